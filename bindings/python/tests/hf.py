@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 
 import pytest
 
@@ -34,6 +35,7 @@ MODELS = {
     'gpt-oss': ('gpt_oss', 4, dict(sliding_window=WINDOW, head_dim=32, layer_types=MIXED, num_local_experts=2,
                                    num_experts_per_tok=1)),
 }
+MODEL_FOLDER = pathlib.Path(__file__).parents[3] / 'tests/model'
 DEVICES = ['cpu'] + (['cuda'] if torch.cuda.is_available() else [])
 
 
@@ -50,6 +52,30 @@ def make_model(name: str, device: str = 'cpu'):
             elif label.endswith(('.bias', 'sinks')):
                 weight.normal_(0, 0.5)
     return model.to(device)
+
+
+def own_model():
+    """The model that ships with the project, as the Qwen2 that it is."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+    path = MODEL_FOLDER / 'prover.safetensors'
+    with safe_open(path, 'pt') as file:
+        about = file.metadata()
+    numbers = {name: int(about[name]) for name in (
+        'vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'num_key_value_heads',
+        'intermediate_size', 'max_position_embeddings')}
+    rope = {'rope_type': 'default', 'rope_theta': float(about['rope_theta'])}
+    config = transformers.Qwen2Config(**numbers, head_dim=int(about['head_dim']), tie_word_embeddings=False,
+                                      rms_norm_eps=float(about['rms_norm_eps']), pad_token_id=0, bos_token_id=0,
+                                      eos_token_id=None, rope_parameters=rope)
+    model = transformers.Qwen2ForCausalLM(config).eval()
+    weights = {name: weight.float() for name, weight in load_file(path).items()}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected and all(name.endswith('v_proj.bias') for name in missing)
+    with torch.no_grad():
+        for name in missing:
+            model.get_parameter(name).zero_()
+    return model
 
 
 def plain_attention(name: str) -> str:

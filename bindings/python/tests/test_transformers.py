@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import copy
 import gc
-import pathlib
 import warnings
 
 import pytest
 from hf import (
     COMMON,
     DEVICES,
+    MODEL_FOLDER,
     MODELS,
     RoundedCache,
     assert_within_rounding,
     logits,
     make_model,
+    own_model,
     plain_attention,
     tokens,
     torch,
@@ -25,8 +26,6 @@ from hf import (
 
 import lowkey
 from lowkey.transformers import LowkeyCache, geometry_of, sink_logits_of
-
-MODEL_FOLDER = pathlib.Path(__file__).parents[3] / 'tests/model'
 
 
 def lowkey_cache(model, plan='fp16', budget='256MiB', **options):
@@ -255,25 +254,7 @@ def test_models_in_sixteen_bits(dtype):
 
 def test_own_model():
     """The model that ships with the project, as the Qwen2 that it is."""
-    from safetensors import safe_open
-    from safetensors.torch import load_file
-    path = MODEL_FOLDER / 'prover.safetensors'
-    with safe_open(path, 'pt') as file:
-        about = file.metadata()
-    numbers = {name: int(about[name]) for name in (
-        'vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'num_key_value_heads',
-        'intermediate_size', 'max_position_embeddings')}
-    rope = {'rope_type': 'default', 'rope_theta': float(about['rope_theta'])}
-    config = transformers.Qwen2Config(**numbers, head_dim=int(about['head_dim']), tie_word_embeddings=False,
-                                      rms_norm_eps=float(about['rms_norm_eps']), pad_token_id=0, bos_token_id=0,
-                                      eos_token_id=None, rope_parameters=rope)
-    model = transformers.Qwen2ForCausalLM(config).eval()
-    weights = {name: weight.float() for name, weight in load_file(path).items()}
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected and all(name.endswith('v_proj.bias') for name in missing)
-    with torch.no_grad():
-        for name in missing:
-            model.get_parameter(name).zero_()
+    model = own_model()
     text = (MODEL_FOLDER / 'README.md').read_bytes()[:700]
     ids = torch.tensor([[0, *text]])
     chunks = ids.split([600, 90, 11], 1)

@@ -8,8 +8,8 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
+from .._command import add_device, load_model, print_warning
 from ..errors import Error, FileError
 from .costs import MODES
 from .evaluation import perplexity
@@ -19,7 +19,7 @@ from .planning import METHODS, plan
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     options = _parser().parse_args(arguments)
-    warnings.showwarning = _print_warning
+    warnings.showwarning = print_warning
     try:
         return int(options.run(options))
     except Error as error:
@@ -72,20 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('model', help="the model's directory, or a name that transformers knows")
-    parser.add_argument('--device', help='for example cuda or cpu; default: cuda where there is one')
-    parser.add_argument('--dtype', default='auto', help='of the weights; default: as they are stored')
-
-
-def _load(options: argparse.Namespace) -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
-        model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype)
-    except (OSError, ValueError) as error:
-        raise FileError(f'{options.model} is no model that transformers loads: {str(error).splitlines()[0]}') from None
-    device = options.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    return model.to(device).eval(), tokenizer
+    add_device(parser)
 
 
 def _read(path: str) -> str:
@@ -99,7 +86,7 @@ def _read(path: str) -> str:
 
 def _plan(options: argparse.Namespace) -> int:
     texts = None if options.text is None else [_read(path) for path in options.text]
-    model, tokenizer = _load(options)
+    model, tokenizer = load_model(options.model, options.device, options.dtype)
     journal = Path(f'{options.output}.costs')
     made = plan(model, tokenizer, options.method, bits=options.bits, budget=options.budget, tokens=options.tokens,
                 sequences=options.sequences, texts=texts, text_tokens=options.text_tokens, paper=options.paper,
@@ -115,7 +102,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _perplexity(options: argparse.Namespace) -> int:
     text = _read(options.text)
-    model, tokenizer = _load(options)
+    model, tokenizer = load_model(options.model, options.device, options.dtype)
     found = [perplexity(model, tokenizer, text, name, chunk_tokens=options.chunk_tokens,
                         document_tokens=options.document_tokens, max_tokens=options.max_tokens, budget=options.budget)
              for name in options.plan or ('fp16', 'kitty-pro')]
@@ -127,10 +114,6 @@ def _perplexity(options: argparse.Namespace) -> int:
         print(f'{one.plan:24} {one.perplexity:12.4f} {one.bits_per_value:14.3f} {one.cache_bytes:14}')
     print(f'\n{found[0].n_tokens} tokens, in passes of {options.chunk_tokens}')
     return 0
-
-
-def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f'warning: {message}', file=sys.stderr)
 
 
 if __name__ == '__main__':

@@ -15,6 +15,7 @@ from .cache import LowkeyCache
 from .capture import frozen
 from .geometry import geometry_of, sink_logits_of
 from .progress import Progress
+from .scoring import scores
 from .texts import Encoder, Text
 
 
@@ -72,15 +73,8 @@ def perplexity(model: Any, tokenizer: Any, text: Text, plan: str | Plan | PlanSp
         bar.start(f'perplexity under {made.name}', sum(map(len, documents)))
         for own in documents:
             cache.reset()
-            for at in range(0, len(own) - 1, chunk_tokens):
-                total += _score(model, cache, own[at:at + chunk_tokens + 1])
-                bar.add(chunk_tokens)
+            for found in scores(model, cache, own, chunk_tokens):
+                total -= found.log_prob
+                bar.add(found.n_tokens)
     n_scored = sum(map(len, documents)) - len(documents)
     return Perplexity(made.name, math.exp(total / n_scored), n_scored, size.bits_per_value, size.cache_bytes)
-
-
-def _score(model: Any, cache: LowkeyCache, ids: list[int]) -> float:
-    """The sum of -log p of all tokens but the first one, in one pass over all but the last one."""
-    tokens = torch.tensor([ids], device=model.device)
-    found = model(tokens[:, :-1], past_key_values=cache).logits[0]
-    return float(torch.nn.functional.cross_entropy(found.float(), tokens[0, 1:].to(found.device), reduction='sum'))
