@@ -19,7 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 FILES = {
     'include': ['llama-lowkey.h'],
     'src': ['lowkey-graph.cpp', 'lowkey-hooks.h', 'lowkey-kv.cpp', 'lowkey-kv.h', 'lowkey-model.cpp', 'lowkey-model.h',
-            'lowkey-options.cpp', 'lowkey-options.h', 'lowkey-state.cpp', 'lowkey-store.cpp', 'lowkey-store.h'],
+            'lowkey-options.cpp', 'lowkey-options.h', 'lowkey-state.cpp', 'lowkey-store.cpp', 'lowkey-store.h',
+            'lowkey-threads.cpp', 'lowkey-threads.h'],
 }
 SOURCES = [name for name in FILES['src'] if name.endswith('.cpp')]
 INCLUDE = '#include "lowkey-hooks.h" // lowkey'

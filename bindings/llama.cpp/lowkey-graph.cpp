@@ -4,6 +4,7 @@
 #include <ggml.h>
 #include <llama-cparams.h>
 
+#include <cstring>
 #include <stdexcept>
 
 #include "lowkey-hooks.h"
@@ -37,11 +38,7 @@ lk_tensor output_of(const ggml_tensor *tensor, int64_t head_dim) {
     return view;
 }
 
-// ggml calls this on each of its threads; the first one does the work with lowkey's own threads.
-void compute(ggml_tensor *out, int thread, int, void *user) {
-    if (thread != 0)
-        return;
-    const Node &node = *static_cast<const Node *>(user);
+void attend(const Node &node, ggml_tensor *out) {
     Store &store = node.cache->store();
     // A host may turn causal attention off for single batches, such as images.
     if (!node.is_causal)
@@ -52,6 +49,16 @@ void compute(ggml_tensor *out, int thread, int, void *user) {
     } catch (const std::exception &error) {
         store.fail(error.what());
     }
+    // The batch fails after its graph, which goes on with numbers.
+    if (!store.fault().empty())
+        std::memset(out->data, 0, ggml_nbytes(out));
+}
+
+// ggml calls this on each of its threads, and has a barrier after each node.
+void compute(ggml_tensor *out, int thread, int n_threads, void *user) {
+    const Node &node = *static_cast<const Node *>(user);
+    node.cache->store().threads().run(static_cast<uint32_t>(thread),
+                                      static_cast<uint32_t>(n_threads), [&] { attend(node, out); });
 }
 
 void check_input(const ggml_tensor *tensor, const char *name) {
@@ -86,7 +93,7 @@ ggml_tensor *lowkey_attention(ggml_context *ctx, ggml_cgraph *graph,
     lowkey::Node *node = context->cache()->describe(il, is_causal, sinks, scale);
     ggml_tensor *inputs[] = {q, k, v};
     ggml_tensor *out = ggml_custom_4d(ctx, GGML_TYPE_F32, q->ne[0] * q->ne[1], q->ne[2], 1, 1,
-                                      inputs, 3, lowkey::compute, 1, node);
+                                      inputs, 3, lowkey::compute, GGML_N_TASKS_MAX, node);
     ggml_build_forward_expand(graph, out);
     return out;
 }

@@ -94,6 +94,8 @@ llama_memory_context_ptr KvCache::init_batch(llama_batch_allocr &balloc, uint32_
         slot_info_vec_t slots = prepare(ubatches);
         if (slots.empty())  // the cells of the context are full
             return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+        if (!fits(ubatches.front()))
+            return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         return std::make_unique<KvContext>(this, std::move(slots), std::move(ubatches));
     }
     LLAMA_LOG_ERROR("lowkey: a batch has a sequence whose positions do not follow one another\n");
@@ -107,6 +109,18 @@ bool KvCache::report() {
         return true;
     LLAMA_LOG_ERROR("lowkey: %s\n", store_.take_fault().c_str());
     return false;
+}
+
+// Other errors are those of begin(), which reports them.
+bool KvCache::fits(const llama_ubatch &ubatch) {
+    try {
+        const std::string sentence = store_.shortfall(runs_of(ubatch));
+        if (!sentence.empty())
+            LLAMA_LOG_WARN("lowkey: %s\n", sentence.c_str());
+        return sentence.empty();
+    } catch (const std::exception &) {
+        return true;
+    }
 }
 
 bool KvCache::begin(const llama_ubatch &ubatch) {

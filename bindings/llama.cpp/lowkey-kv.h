@@ -58,6 +58,7 @@ class KvCache final : public llama_kv_cache {
 
   private:
     bool report();
+    bool fits(const llama_ubatch &ubatch);
     bool remove_range(llama_seq_id sequence, llama_pos p0, llama_pos p1);
 
     const bool is_dry_;  // the model has no memory: only sizes are wanted

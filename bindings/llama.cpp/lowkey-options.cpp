@@ -85,8 +85,12 @@ const char *sentence_of(Set set) {
 }  // namespace
 
 void check(lk_status status) {
-    if (status != LK_OK)
-        throw std::runtime_error(last_sentence() + " (" + lk_status_name(status) + ")");
+    if (status == LK_OK)
+        return;
+    const std::string sentence = last_sentence() + " (" + lk_status_name(status) + ")";
+    if (status == LK_E_BUDGET)
+        throw Shortfall(sentence);
+    throw std::runtime_error(sentence);
 }
 
 uint64_t bytes_of(const std::string &text) {

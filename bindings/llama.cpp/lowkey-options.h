@@ -7,6 +7,7 @@
 #include <lowkey/lowkey.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 namespace lowkey {
@@ -19,6 +20,11 @@ struct Settings {
 // The settings of llama_lowkey_set_plan() and llama_lowkey_set_budget(), else of the environment.
 // Throws std::runtime_error if an environment variable is none.
 Settings current_settings();
+
+// What check() throws for LK_E_BUDGET: the budget has too few bytes now.
+struct Shortfall : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 
 // Throws std::runtime_error with the library's sentence unless status is LK_OK.
 void check(lk_status status);

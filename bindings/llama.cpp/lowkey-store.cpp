@@ -40,6 +40,8 @@ Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &
         lk_context_desc where;
         check(lk_context_desc_init(&where, sizeof where));
         where.n_threads = limits_.n_threads;
+        where.parallel_for = HostThreads::run_tasks;
+        where.parallel_for_user = &threads_;
         check(lk_context_open(&where, LK_ABI_VERSION, &context_));
     } catch (...) {
         lk_plan_destroy(&plan_);
@@ -103,13 +105,14 @@ uint64_t Store::whole_bytes() const {
     const lk_plan_size one = size_of(limits_.n_tokens, 1, limits_.step_tokens);
     const lk_plan_size shared =
         size_of(limits_.n_tokens / n + page_tokens, n, (limits_.step_tokens + n - 1) / n);
-    const uint64_t raw_token_bytes = one.fp16_bytes / limits_.n_tokens;
     const uint64_t copied_tokens = 2ull * page_tokens * n + (n > 1 ? limits_.step_tokens : 0);
-    return std::max(one.cache_bytes, shared.cache_bytes) + copied_tokens * raw_token_bytes +
+    return std::max(one.cache_bytes, shared.cache_bytes) + copied_tokens * raw_token_bytes_ +
            kSequenceBytes * limits_.max_sequences;
 }
 
 void Store::choose_budget(uint64_t requested_bytes) {
+    raw_token_bytes_ =
+        size_of(limits_.n_tokens, 1, limits_.step_tokens).fp16_bytes / limits_.n_tokens;
     whole_bytes_ = whole_bytes();
     budget_bytes_ = requested_bytes ? requested_bytes : whole_bytes_;
     const uint64_t least = size_of(limits_.step_tokens, 1, limits_.step_tokens).cache_bytes +
@@ -264,8 +267,8 @@ void Store::check_same(int32_t first, int32_t other) {
 void Store::begin(const std::vector<Run> &runs) {
     end();
     create();
-    std::vector<lk_sequence> ids;
-    std::vector<uint32_t> counts;
+    step_ids_.clear();
+    step_tokens_.clear();
     for (const Run &run : runs) {
         if (run.first != length(run.sequence))
             throw std::runtime_error("a batch continues " + sequence_name(run.sequence) +
@@ -277,14 +280,51 @@ void Store::begin(const std::vector<Run> &runs) {
             check_same(run.sequence, other);
         Sequence &sequence = find_or_add(run.sequence);
         settle(sequence);
-        ids.push_back(sequence.id);
-        counts.push_back(run.n_tokens);
+        step_ids_.push_back(sequence.id);
+        step_tokens_.push_back(run.n_tokens);
     }
-    check(lk_step_begin(cache_, nullptr, static_cast<uint32_t>(ids.size()), ids.data(),
-                        counts.data(), nullptr));
     runs_ = runs;
-    is_open_ = true;
+    step_ = Step::kPrepared;
     n_attended_ = 0;
+}
+
+// Whether the step fits even if it packs nothing: twice the bytes of its tokens at 16 bits, in
+// whole blocks, one more of each sequence among them, which a fork may share.
+bool Store::has_ample_bytes(const std::vector<Run> &runs) const {
+    lk_cache_stats stats;
+    check(lk_cache_stats_init(&stats, sizeof stats));
+    check(lk_cache_get_stats(cache_, &stats));
+    uint32_t page_tokens = 0;
+    check(lk_plan_get_pages(plan_, &page_tokens, nullptr, nullptr));
+    uint64_t n_tokens = 0;
+    for (const Run &run : runs)
+        n_tokens += run.n_tokens + 2ull * page_tokens;
+    return (stats.budget_bytes - stats.reserved_bytes) / 2 >= n_tokens * raw_token_bytes_;
+}
+
+// Near the end of the budget the step is opened and dropped. Elsewhere that would cost speed: here
+// the calling thread alone packs pages, in attend() all threads do.
+std::string Store::shortfall(const std::vector<Run> &runs) {
+    create();
+    if (has_ample_bytes(runs))
+        return {};
+    try {
+        begin(runs);
+        open();
+    } catch (const Shortfall &error) {
+        step_ = Step::kNone;
+        return error.what();
+    }
+    end();
+    return {};
+}
+
+void Store::open() {
+    if (step_ != Step::kPrepared)
+        return;
+    check(lk_step_begin(cache_, nullptr, static_cast<uint32_t>(step_ids_.size()), step_ids_.data(),
+                        step_tokens_.data(), nullptr));
+    step_ = Step::kOpen;
 }
 
 void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
@@ -292,6 +332,7 @@ void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const
     if (!fault_.empty())
         return;
     try {
+        open();
         check(lk_append(cache_, layer, &k, &v));
         check(lk_attend(cache_, layer, &q, &out, nullptr));
         ++n_attended_;
@@ -301,9 +342,9 @@ void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const
 }
 
 void Store::end() {
-    if (!is_open_)
+    const bool is_open = std::exchange(step_, Step::kNone) == Step::kOpen;
+    if (!is_open)
         return;
-    is_open_ = false;
     if (!fault_.empty() || n_attended_ != n_layers()) {
         (void)lk_step_discard(cache_);  // a step is open, which is all that it needs
         return;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lowkey-options.h"
+#include "lowkey-threads.h"
 
 namespace lowkey {
 
@@ -37,7 +38,7 @@ struct Limits {
     uint32_t n_sequences;    // that share n_tokens equally where the default budget is computed
     uint32_t max_sequences;  // at once, at least n_sequences
     uint32_t step_tokens;    // of one step, over all its sequences
-    uint32_t n_threads;      // of lowkey
+    uint32_t n_threads;      // of the host, in one operation
 };
 
 // The tokens that a step adds to a sequence.
@@ -76,16 +77,24 @@ class Store {
     // Replaces `to`, which must not be longer than the copy.
     void fork(int32_t from, int32_t to, uint64_t n_tokens);
 
-    // Opens a step, and closes one that is open.
+    // Why the budget cannot hold a step of these runs now; empty if it can. Closes a step that is
+    // open.
+    std::string shortfall(const std::vector<Run> &runs);
+    // Closes a step that is open and prepares the next one, which the first attend() opens: pages
+    // that the step packs are packed by all threads of the host.
     void begin(const std::vector<Run> &runs);
-    // Appends and attends. A failure becomes the store's fault: nothing is thrown.
+    // Appends and attends, in threads().run(). A failure becomes the store's fault: nothing is
+    // thrown.
     void attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
                 const lk_tensor &out) noexcept;
-    // Closes an open step. A step with a fault, or without all its layers, is dropped.
+    // Closes a step. One with a fault, or without all its layers, is dropped.
     void end();
 
     // A failure that could not be returned where it happened; the first one counts.
     void fail(const std::string &sentence);
+    // Threads of the host that compute with the thread in attend().
+    HostThreads &threads() { return threads_; }
+
     const std::string &fault() const { return fault_; }  // empty = none
     std::string take_fault();
 
@@ -106,9 +115,11 @@ class Store {
     void remake_plan();
     lk_plan_size size_of(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) const;
     uint64_t whole_bytes() const;
+    bool has_ample_bytes(const std::vector<Run> &runs) const;
     void choose_budget(uint64_t requested_bytes);
     Sequence &find_or_add(int32_t sequence);
     void settle(Sequence &sequence);
+    void open();
     void check_same(int32_t first, int32_t other);
     void replace(int32_t from, int32_t to, uint64_t n_tokens);
     std::vector<lk_sequence> ids_of(const std::vector<int32_t> &sequences);
@@ -120,14 +131,18 @@ class Store {
     std::string plan_name_;  // as the settings have it
     uint64_t budget_bytes_ = 0;
     uint64_t whole_bytes_ = 0;
+    uint64_t raw_token_bytes_ = 0;  // of a token at 16 bits
+    HostThreads threads_;
     lk_context *context_ = nullptr;
     lk_plan *plan_ = nullptr;
     lk_cache *cache_ = nullptr;
     std::map<int32_t, Sequence> sequences_;
     uint64_t last_content_ = 0;
-    std::vector<Run> runs_;  // of the open step
-    bool is_open_ = false;
-    uint32_t n_attended_ = 0;  // layers, in the open step
+    enum class Step { kNone, kPrepared, kOpen } step_ = Step::kNone;
+    std::vector<Run> runs_;              // of the step
+    std::vector<lk_sequence> step_ids_;  // for each run
+    std::vector<uint32_t> step_tokens_;  // for each run
+    uint32_t n_attended_ = 0;            // layers, in the step
     std::string fault_;
 };
 

@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 
 #include "session.h"
@@ -189,6 +191,52 @@ void test_drafts(const Models &paths) {
     }
 }
 
+size_t count_threads() {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// Any number of threads gives the bits of one, in prompts, in decoded tokens and with several
+// sequences; lowkey adds no thread to those of ggml.
+void test_threads(const Models &paths) {
+    const Model model(paths.at(0));
+    const Text text = random_text(12, 420, model.n_vocab());
+    const auto run = [&](const std::string &plan, int n_threads, int n_batch_threads) {
+        Options options;
+        options.plan = plan;
+        options.n_sequences = 2;
+        options.n_threads = n_threads;
+        Session session(model, options);
+        llama_set_n_threads(session.get(), n_threads, n_batch_threads);
+        std::vector<Logits> logits = session.feed_all(0, 0, part(text, 0, 390));
+        llama_memory_seq_cp(session.memory(), 0, 1, -1, -1);
+        for (llama_pos i = 390; i < 410; ++i) {
+            std::vector<Logits> both;
+            const Token first{text[static_cast<size_t>(i)], i, {0}, true};
+            const Token second{text[static_cast<size_t>(i) + 10], i, {1}, true};
+            require(session.decode({first, second}, &both) == 0, "two sequences decode");
+            logits.insert(logits.end(), both.begin(), both.end());
+            if (i % 5 == 0)
+                require(llama_memory_seq_rm(session.memory(), 1, i, -1) &&
+                            session.decode({second}) == 0,
+                        "a token again");
+        }
+        return std::make_pair(logits, count_threads());
+    };
+    for (const char *plan : {"fp16", "kitty-pro"}) {
+        const std::vector<Logits> expected = run(plan, 1, 1).first;
+        for (const auto &[n_threads, n_batch_threads] :
+             {std::pair(2, 2), std::pair(3, 3), std::pair(1, 3), std::pair(3, 2)}) {
+            const size_t n_theirs = run("", n_threads, n_batch_threads).second;
+            const auto [logits, n_ours] = run(plan, n_threads, n_batch_threads);
+            const std::string what = std::string(plan) + " with " + std::to_string(n_threads) +
+                                     " and " + std::to_string(n_batch_threads) + " threads";
+            require(logits == expected, what + " gives the bits of one thread");
+            require(n_ours <= n_theirs, what + ": lowkey starts no thread");
+        }
+    }
+}
+
 std::string path_of(const char *name) {
     const char *folder = std::getenv("TMPDIR");
     return std::string(folder ? folder : "/tmp") + "/" + name;
@@ -302,12 +350,24 @@ void test_requests(const Models &paths) {
                 {piece[i], at + static_cast<llama_pos>(i), {0}, i + 1 == piece.size()});
         result = small.decode(tokens);
     }
-    require(result == -3 && at > 256, "a full budget fails a batch");
+    require(result == 1 && at > 256, "a full budget refuses a batch");
     require_log("LK_E_BUDGET");
     const llama_pos last = llama_memory_seq_pos_max(small.memory(), 0);
     require(last + 1 == at - 64, "the batch left nothing");
     require(llama_memory_seq_rm(small.memory(), 0, last - 500, -1), "tokens are removed");
     require(small.decode({{1, last - 500, {0}, true}}) == 0, "and the sequence goes on");
+
+    // In one batch of many micro-batches those stay that ran.
+    llama_memory_clear(small.memory(), true);
+    std::vector<Token> tokens;
+    for (llama_pos i = 0; i < 8000; ++i)
+        tokens.push_back({i % model.n_vocab(), i, {0}, i + 1 == 8000});
+    require(small.decode(tokens) == -3, "a later micro-batch fails");
+    const llama_pos n_left = llama_memory_seq_pos_max(small.memory(), 0) + 1;
+    require(n_left > 512 && n_left % 64 == 0, "the micro-batches before it stay");
+    require(llama_memory_seq_rm(small.memory(), 0, n_left - 500, -1) &&
+                small.decode({{1, n_left - 500, {0}, true}}) == 0,
+            "and the sequence goes on from them");
 }
 
 // Writes plan kivi4 for a model of so many layers of the random llama's shape; returns the path.
@@ -437,7 +497,8 @@ int main(int argc, char **argv) {
     const std::map<std::string, std::function<void(const Models &)>> cases = {
         {"logits", test_logits},     {"sequences", test_sequences}, {"batches", test_batches},
         {"drafts", test_drafts},     {"states", test_states},       {"requests", test_requests},
-        {"refusals", test_refusals}, {"generate", generate},        {"answers", answers}};
+        {"refusals", test_refusals}, {"threads", test_threads},     {"generate", generate},
+        {"answers", answers}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         std::fputs("usage: llama-test CASE MODEL...\n", stderr);

@@ -1,6 +1,6 @@
 """Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
 
-    run.py --lowkey PREFIX --work FOLDER [--log FILE]
+    run.py --lowkey PREFIX --work FOLDER [--log FILE] [--only NAME...]
 
 PREFIX holds an installed lowkey. FOLDER keeps the source, its build and the models for later runs. The source package
 is fetched by pip and checked by the hash of bindings/llama.cpp/pin.json; LOWKEY_LLAMA_ARCHIVE names one that is there
@@ -46,8 +46,11 @@ def archive(pin, work):
 
 
 def source(pin, work):
-    """A checkout of the pinned llama.cpp."""
+    """A checkout of the pinned llama.cpp with the hooks; a new one where an earlier run left other hooks."""
     folder = work / f'{pin["package"]}-{pin["version"]}'
+    llama_cpp = folder / pin['llama_cpp']
+    if folder.exists() and apply(llama_cpp)[0]:
+        shutil.rmtree(folder)
     if not folder.exists():
         unpacked = folder.with_suffix('.part')
         shutil.rmtree(unpacked, ignore_errors=True)
@@ -55,7 +58,9 @@ def source(pin, work):
         run('tar', '-xf', archive(pin, work), '-C', unpacked)
         next(unpacked.iterdir()).rename(folder)
         unpacked.rmdir()
-    return folder / pin['llama_cpp']
+    status, said = apply(llama_cpp)
+    assert status == 0, said
+    return llama_cpp
 
 
 def apply(llama_cpp, *options):
@@ -93,18 +98,26 @@ def test_apply(llama_cpp):
 
 
 def build(llama_cpp, lowkey, work):
-    """Builds a libllama with the hooks; returns what a program of it is compiled with."""
-    status, said = apply(llama_cpp)
-    assert status == 0, said
+    """Builds libllama; returns what a program of it is compiled with."""
     folder = work / 'llama.cpp'
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
     run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release', '-DLLAMA_OPENSSL=OFF',
-        f'-DCMAKE_PREFIX_PATH={headers.parent}', *launcher, *[f'-DLLAMA_BUILD_{name}=OFF' for name in OFF],
-        stdout=subprocess.DEVNULL)
+        f'-DCMAKE_PREFIX_PATH={headers.parent}', *launcher,
+        *[f'-DLLAMA_BUILD_{name}=OFF' for name in OFF], stdout=subprocess.DEVNULL)
     run('ninja', '-C', folder, 'llama', stdout=subprocess.DEVNULL)
     return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
             '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
+
+
+def test_joining(lowkey, work):
+    """lowkey-threads without llama.cpp, under ThreadSanitizer."""
+    program = work / 'threads-test'
+    headers = next(lowkey.rglob('include/lowkey')).parent
+    run(os.environ.get('CXX', 'c++'), '-std=c++17', '-O1', '-g', '-Wall', '-Wextra', '-Werror', '-fsanitize=thread', '-pthread',
+        '-o', program, HERE / 'threads_test.cpp', ADAPTER / 'lowkey-threads.cpp', f'-I{ADAPTER}', f'-I{headers}')
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def link(program, sources, flags):
@@ -143,6 +156,9 @@ class Cases:
 
     def requests(self):
         self.case('requests', self.models['llama'])
+
+    def threads(self):
+        self.case('threads', self.models['llama'])
 
     def refusals(self):
         self.case('refusals', self.models['llama'], f'{self.models["head-24"]}=head_dim',
@@ -202,9 +218,10 @@ def main():
     flags = build(llama_cpp, options.lowkey.resolve(), work)
     program = link(work / 'llama-test', ['llama_test.cpp', 'session.cpp'], flags)
     cases = Cases(program, gguf_models.all_models(work / 'models'), work)
-    tests = {'apply': lambda: test_apply(llama_cpp)}
+    tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(options.lowkey.resolve(), work)}
     tests |= {name: getattr(cases, name) for name in
-              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'requests', 'refusals', 'environment')}
+              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'requests', 'threads', 'refusals',
+               'environment')}
     results = []
     for name, test in tests.items():
         if options.only and name not in options.only:
