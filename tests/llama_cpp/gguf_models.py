@@ -158,6 +158,16 @@ def shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_contex
     model.norm('output_norm.weight', n_embd)
 
 
+def layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff):
+    model.matrix(name + 'attn_q.weight', n_heads * head_dim, n_embd)
+    model.matrix(name + 'attn_k.weight', n_kv_heads * head_dim, n_embd)
+    model.matrix(name + 'attn_v.weight', n_kv_heads * head_dim, n_embd)
+    model.matrix(name + 'attn_output.weight', n_embd, n_heads * head_dim)
+    model.matrix(name + 'ffn_gate.weight', n_ff, n_embd)
+    model.matrix(name + 'ffn_up.weight', n_ff, n_embd)
+    model.matrix(name + 'ffn_down.weight', n_embd, n_ff)
+
+
 def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192):
     model = Random('llama', kind=kind)
     model.set(rope__freq_base=500000.0)
@@ -166,13 +176,7 @@ def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_
         name = f'blk.{i}.'
         model.norm(name + 'attn_norm.weight', n_embd)
         model.norm(name + 'ffn_norm.weight', n_embd)
-        model.matrix(name + 'attn_q.weight', n_heads * head_dim, n_embd)
-        model.matrix(name + 'attn_k.weight', n_kv_heads * head_dim, n_embd)
-        model.matrix(name + 'attn_v.weight', n_kv_heads * head_dim, n_embd)
-        model.matrix(name + 'attn_output.weight', n_embd, n_heads * head_dim)
-        model.matrix(name + 'ffn_gate.weight', n_ff, n_embd)
-        model.matrix(name + 'ffn_up.weight', n_ff, n_embd)
-        model.matrix(name + 'ffn_down.weight', n_embd, n_ff)
+        layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.write(path)
 
 
@@ -204,13 +208,7 @@ def windows(path, n_layers=7, n_embd=128, n_heads=4, n_kv_heads=1, head_dim=64, 
             model.norm(f'{name}{norm}.weight', n_embd)
         model.norm(name + 'attn_q_norm.weight', head_dim)
         model.norm(name + 'attn_k_norm.weight', head_dim)
-        model.matrix(name + 'attn_q.weight', n_heads * head_dim, n_embd)
-        model.matrix(name + 'attn_k.weight', n_kv_heads * head_dim, n_embd)
-        model.matrix(name + 'attn_v.weight', n_kv_heads * head_dim, n_embd)
-        model.matrix(name + 'attn_output.weight', n_embd, n_heads * head_dim)
-        model.matrix(name + 'ffn_gate.weight', n_ff, n_embd)
-        model.matrix(name + 'ffn_up.weight', n_ff, n_embd)
-        model.matrix(name + 'ffn_down.weight', n_embd, n_ff)
+        layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.write(path)
 
 

@@ -120,23 +120,18 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device,
 
 // NULL for what is as it should be.
 static PFN_vkVoidFunction replacement(const char *name) {
-    static const struct {
-        const char *name;
-        PFN_vkVoidFunction function;
-    } all[] = {{"vkGetPhysicalDeviceProperties2", (PFN_vkVoidFunction)properties},
-               {"vkGetPhysicalDeviceQueueFamilyProperties", (PFN_vkVoidFunction)families},
-               {"vkGetDeviceProcAddr", (PFN_vkVoidFunction)device_function},
-               {"vkQueueSubmit", (PFN_vkVoidFunction)submit},
-               {"vkWaitForFences", (PFN_vkVoidFunction)wait},
-               {"vkAllocateMemory", (PFN_vkVoidFunction)allocate},
-               {"vkCreateComputePipelines", (PFN_vkVoidFunction)compile},
-               {"vkDestroyPipeline", (PFN_vkVoidFunction)drop_pipeline},
-               {"vkCreatePipelineCache", (PFN_vkVoidFunction)make_cache},
-               {"vkDestroyPipelineCache", (PFN_vkVoidFunction)drop_cache}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
-        if (!strcmp(name, all[i].name))
-            return all[i].function;
-    return NULL;
+    static const vulkan_replacement all[] = {
+        {"vkGetPhysicalDeviceProperties2", (PFN_vkVoidFunction)properties},
+        {"vkGetPhysicalDeviceQueueFamilyProperties", (PFN_vkVoidFunction)families},
+        {"vkGetDeviceProcAddr", (PFN_vkVoidFunction)device_function},
+        {"vkQueueSubmit", (PFN_vkVoidFunction)submit},
+        {"vkWaitForFences", (PFN_vkVoidFunction)wait},
+        {"vkAllocateMemory", (PFN_vkVoidFunction)allocate},
+        {"vkCreateComputePipelines", (PFN_vkVoidFunction)compile},
+        {"vkDestroyPipeline", (PFN_vkVoidFunction)drop_pipeline},
+        {"vkCreatePipelineCache", (PFN_vkVoidFunction)make_cache},
+        {"vkDestroyPipelineCache", (PFN_vkVoidFunction)drop_cache}};
+    return replacement_of(name, all, sizeof all / sizeof *all);
 }
 
 // Names of extensions that became part of Vulkan count as the same function.

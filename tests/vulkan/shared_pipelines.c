@@ -143,20 +143,22 @@ void shared_pipelines_close(void) {
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char *name);
 
-// NULL for what is the driver's.
-static PFN_vkVoidFunction replacement(const char *name) {
-    static const struct {
-        const char *name;
-        PFN_vkVoidFunction function;
-    } all[] = {{"vkGetDeviceProcAddr", (PFN_vkVoidFunction)device_function},
-               {"vkCreateShaderModule", (PFN_vkVoidFunction)make_module},
-               {"vkDestroyShaderModule", (PFN_vkVoidFunction)drop_module},
-               {"vkCreateComputePipelines", (PFN_vkVoidFunction)shared_pipelines_compile},
-               {"vkDestroyPipeline", (PFN_vkVoidFunction)shared_pipelines_drop}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
+PFN_vkVoidFunction replacement_of(const char *name, const vulkan_replacement *all, size_t n) {
+    for (size_t i = 0; i < n; ++i)
         if (!strcmp(name, all[i].name))
             return all[i].function;
     return NULL;
+}
+
+// NULL for what is the driver's.
+static PFN_vkVoidFunction replacement(const char *name) {
+    static const vulkan_replacement all[] = {
+        {"vkGetDeviceProcAddr", (PFN_vkVoidFunction)device_function},
+        {"vkCreateShaderModule", (PFN_vkVoidFunction)make_module},
+        {"vkDestroyShaderModule", (PFN_vkVoidFunction)drop_module},
+        {"vkCreateComputePipelines", (PFN_vkVoidFunction)shared_pipelines_compile},
+        {"vkDestroyPipeline", (PFN_vkVoidFunction)shared_pipelines_drop}};
+    return replacement_of(name, all, sizeof all / sizeof *all);
 }
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char *name) {

@@ -11,6 +11,14 @@
 extern "C" {
 #endif
 
+// A function that stands before one of the driver's.
+typedef struct vulkan_replacement {
+    const char *name;
+    PFN_vkVoidFunction function;
+} vulkan_replacement;
+// The function of that name among n; NULL for a name that is not there.
+PFN_vkVoidFunction replacement_of(const char *name, const vulkan_replacement *all, size_t n);
+
 // For lk_vulkan_desc. On a device that is a CPU, equal shaders with equal constants are compiled
 // once and live until shared_pipelines_close(); on a GPU, where their lifetimes are checked, all is
 // the driver's.
