@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every package of `./dev dist` builds from and checks itself in: the sources of one release, folders, clean systems."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+PACKAGING = ROOT / 'src/packaging'
+MIRROR = 'http://deb.debian.org/debian'
+
+
+class Refused(RuntimeError):
+    """A package that cannot be made or does not pass its check: one sentence that names it."""
+
+
+def run(*command: object, cwd: pathlib.Path | None = None, env: dict[str, str] | None = None,
+        capture: bool = False) -> str:
+    """Run a command; its failure is Refused with its last lines. `env` is added to the environment."""
+    words = [str(word) for word in command]
+    print('+', *words, file=sys.stderr, flush=True)
+    done = subprocess.run(words, cwd=cwd, env={**os.environ, **(env or {})}, text=True, check=False,
+                          stdout=subprocess.PIPE if capture else sys.stderr, stderr=subprocess.PIPE if capture else None)
+    if done.returncode:
+        said = ((done.stdout or '') + (done.stderr or '')).strip().splitlines()[-20:]
+        raise Refused('\n'.join([f'{words[0]} ended with status {done.returncode}: {" ".join(words)}', *said]))
+    return done.stdout or ''
+
+
+class Workspace:
+    """One release below a folder: `out` has what is published, everything else may be deleted."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder.resolve()
+        self.out = self.folder / 'out'
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.version = re.search(r"^ *version: '([^']+)'", (ROOT / 'meson.build').read_text(), re.M)[1]
+        # The second every file of a release is from: that of the commit.
+        self.epoch = int(os.environ.get('SOURCE_DATE_EPOCH') or run(
+            'git', '-C', ROOT, 'log', '-1', '--format=%ct', capture=True))
+        os.environ.update(SOURCE_DATE_EPOCH=str(self.epoch), LC_ALL='C.UTF-8', TZ='UTC')
+
+    def scratch(self, name: str) -> pathlib.Path:
+        """An empty folder, always at the same path: compilers write paths into what they make."""
+        folder = self.folder / 'scratch' / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def kept(self, name: str) -> pathlib.Path:
+        """A folder for what costs minutes and does not depend on the sources: tools, clean systems."""
+        folder = self.folder / 'kept' / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def archive(self) -> pathlib.Path:
+        """The source archive, which all packages are made from."""
+        path = self.out / f'lowkey-{self.version}.tar.xz'
+        if not path.exists():
+            names = run('git', '-C', ROOT, 'ls-files', '-co', '--exclude-standard', capture=True).splitlines()
+            part = path.with_suffix('.part')
+            with tarfile.open(part, 'w:xz', preset=9) as tar:
+                for name in sorted(name for name in names if (ROOT / name).is_file()):
+                    tar.add(ROOT / name, f'lowkey-{self.version}/{name}', filter=self._plain)
+            part.rename(path)
+        return path
+
+    def _plain(self, info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = 'root'
+        info.mtime = self.epoch
+        info.mode = 0o755 if info.mode & 0o100 else 0o644
+        return info
+
+    def tree(self, name: str) -> pathlib.Path:
+        """The sources as a user unpacks them, in a scratch folder of their own."""
+        folder = self.scratch(name)
+        run('tar', '-xf', self.archive(), '-C', folder)
+        return folder / f'lowkey-{self.version}'
+
+    def chroot(self, suite: str = 'bookworm') -> Chroot:
+        """A clean Debian, as its installer leaves it: a fresh copy at each call."""
+        return Chroot(self, suite)
+
+
+class Chroot:
+    """A clean Debian below the scratch folder; commands run in it as root. Use it as a context."""
+
+    def __init__(self, work: Workspace, suite: str):
+        self.work, self.suite = work, suite
+        self.root = work.folder / 'scratch' / f'chroot-{suite}-{os.getpid()}'
+
+    @functools.cached_property
+    def _image(self) -> pathlib.Path:
+        image = self.work.kept('chroots') / f'{self.suite}.tar'
+        if not image.exists():
+            part = image.with_suffix('.part')
+            base = self.work.scratch(f'debootstrap-{self.suite}')
+            run('debootstrap', '--variant=minbase', self.suite, base, MIRROR)
+            run('tar', '--numeric-owner', '-C', base, '-cf', part, '.')
+            part.rename(image)
+            shutil.rmtree(base)
+        return image
+
+    def __enter__(self) -> Chroot:
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
+        run('tar', '--numeric-owner', '-xf', self._image, '-C', self.root)
+        for name in ('etc/resolv.conf', 'etc/hosts'):
+            if pathlib.Path('/', name).exists():
+                shutil.copyfile(pathlib.Path('/', name), self.root / name)
+        run('mount', '-t', 'proc', 'proc', self.root / 'proc')
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        run('umount', self.root / 'proc')
+        shutil.rmtree(self.root)
+
+    def run(self, *command: object, capture: bool = False) -> str:
+        """Run a command in the clean system."""
+        return run('chroot', self.root, 'env', '-i', 'PATH=/usr/sbin:/usr/bin:/sbin:/bin', 'HOME=/root', 'LC_ALL=C.UTF-8',
+                   'DEBIAN_FRONTEND=noninteractive', *command, capture=capture)
+
+    def install(self, *packages: object) -> None:
+        """Install packages of its distribution, or files of this folder's system by their path there."""
+        self.run('apt-get', '-q', 'update')
+        self.run('apt-get', '-q', '-y', '-o', 'Dpkg::Options::=--force-unsafe-io', 'install', '--no-install-recommends',
+                 *packages)
+
+    def copy(self, source: pathlib.Path, folder: str = '/root') -> str:
+        """Copy a file or a folder into it; the answer is the path there."""
+        target = self.root / folder.lstrip('/') / source.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
+        return str(pathlib.PurePosixPath(folder) / source.name)
