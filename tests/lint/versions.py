@@ -14,7 +14,7 @@ WHOLE = {
     'bindings/rust/lowkey-sys/Cargo.toml': r'^version = "([^"]+)"',
 }
 SHORT = {
-    'bindings/rust/lowkey-sys/build.rs': r'lowkey >= ([\d.]+)',
+    'bindings/rust/lowkey-sys/build.rs': r'lowkey(?:-static)? >= ([\d.]+)',
     'tests/install/install.py': r'find_package\(lowkey ([\d.]+)',
 }
 
