@@ -140,3 +140,10 @@ class Chroot:
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
         return str(pathlib.PurePosixPath(folder) / source.name)
+
+    def install_library(self, *options: object) -> None:
+        """Build the library alone from the source archive, for CPUs, and install it below /usr."""
+        self.run('tar', '-xf', self.copy(self.work.archive()), '-C', '/root')
+        self.run('meson', 'setup', '/root/build', f'/root/lowkey-{self.work.version}', '-Dprefix=/usr', '-Dcuda=disabled',
+                 '-Dvulkan=disabled', '-Dcli=disabled', '-Dexamples=disabled', '-Dtests=disabled', *options)
+        self.run('meson', 'install', '--quiet', '-C', '/root/build')
