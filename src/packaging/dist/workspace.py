@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tarfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import address  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PACKAGING = ROOT / 'src/packaging'
 MIRROR = 'http://deb.debian.org/debian'
@@ -71,6 +74,10 @@ class Workspace:
                     tar.add(ROOT / name, f'lowkey-{self.version}/{name}', filter=self._plain)
             part.rename(path)
         return path
+
+    def archive_url(self) -> str:
+        """Where a release has its source archive."""
+        return f'https://{address.current()}/releases/download/v{self.version}/{self.archive().name}'
 
     def _plain(self, info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = 0
