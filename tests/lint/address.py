@@ -16,7 +16,10 @@ STATED = {
     'bindings/go/lowkey/go.mod': r'^module (\S+)/bindings/go/lowkey$',
     'bindings/go/lowkey/bench/main.go': r'"([^"]+)/bindings/go/lowkey"',
     'examples/go/chat/go.mod': r'([\w.-]+(?:/[\w.-]+)*)/bindings/go/lowkey v',
+    'bindings/go/lowkey/example_test.go': r'"([^"]+)/bindings/go/lowkey"',
     'examples/go/chat/main.go': r'"([^"]+)/bindings/go/lowkey"',
+    'src/packaging/conan/conanfile.py': r"^    (?:homepage|url) = 'https://([^']+)'",
+    'src/packaging/vcpkg/vcpkg.json': r'"homepage": "https://([^"]+)"',
 }
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import os
 import pathlib
 import re
@@ -85,6 +86,13 @@ class Workspace:
         info.mtime = self.epoch
         info.mode = 0o755 if info.mode & 0o100 else 0o644
         return info
+
+    def pack(self, folder: pathlib.Path, root: str, path: pathlib.Path) -> None:
+        """A .tgz of a folder's files below `root`, of equal bytes for equal files."""
+        with open(path, 'wb') as file, gzip.GzipFile('', 'wb', fileobj=file, mtime=self.epoch) as stream, \
+                tarfile.open(fileobj=stream, mode='w') as tar:
+            for source in sorted(source for source in folder.rglob('*') if source.is_file()):
+                tar.add(source, f'{root}/{source.relative_to(folder).as_posix()}', filter=self._plain)
 
     def tree(self, name: str) -> pathlib.Path:
         """The sources as a user unpacks them, in a scratch folder of their own."""
