@@ -39,7 +39,7 @@ pub fn build() -> Result<PathBuf, String> {
     let (build, prefix) = (out.join("build"), out.join("prefix"));
     let mut setup = Command::new("meson");
     setup.arg("setup").arg(&build).arg(&source).arg("--prefix").arg(&prefix).args(OPTIONS);
-    if source.join("subprojects").is_dir() {
+    if source.join("subprojects/nlohmann_json.wrap").exists() {
         setup.arg("--force-fallback-for=nlohmann_json,libxxhash");
     }
     setup.args(arguments.split_whitespace());
