@@ -19,13 +19,13 @@ def check(work: Workspace) -> None:
                        'xz-utils')
         source = system.copy(ROOT / 'examples/cmake')
         system.copy(ROOT / 'examples/hello.c')
-        system.run('cmake', '-S', source, '-B', '/root/build', '-G', 'Ninja',
+        system.run('cmake', '-S', source, '-B', '/srv/build', '-G', 'Ninja',
                    f'-DLOWKEY_SOURCE={system.copy(work.archive())}')
-        system.run('cmake', '--build', '/root/build')
-        again = system.run('cmake', '--build', '/root/build', capture=True)
+        system.run('cmake', '--build', '/srv/build')
+        again = system.run('cmake', '--build', '/srv/build', capture=True)
         if 'no work to do' not in again:
             raise Refused(f'a second build does work again: {again}')
-        said = system.run('/root/build/host', capture=True)
+        said = system.run('/srv/build/host', capture=True)
         if 'bytes packed' not in said:
             raise Refused(f'the program of examples/cmake says {said}')
         print(said, end='')

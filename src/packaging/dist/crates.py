@@ -61,24 +61,24 @@ def check(work: Workspace) -> None:
         build(work)
     with work.chroot() as system:
         system.install('cargo', 'g++', 'meson', 'ninja-build')
-        registry = system.root / 'root/registry'
+        registry = system.root / 'srv/registry'
         for crate in crates:
             _place(registry, crate)
-        _configure(system.root / 'root/.cargo', '/root/registry')
-        hello = system.root / 'root/hello'
+        _configure(system.root / 'srv/home', '/srv/registry')
+        hello = system.root / 'srv/hello'
         (hello / 'src').mkdir(parents=True)
         (hello / 'src/main.rs').write_text(HELLO)
         (hello / 'Cargo.toml').write_text(f'[package]\nname = "hello"\nversion = "0.0.0"\nedition = "2021"\n\n[dependencies]\n'
                                           f'lowkey = {{ version = "{work.version}", features = ["vendored"] }}\n')
-        manifest = ['--offline', '--manifest-path', '/root/hello/Cargo.toml']
-        said = system.run('cargo', 'run', '--quiet', *manifest, capture=True)
+        home, manifest = 'CARGO_HOME=/srv/home', ['--quiet', '--offline', '--manifest-path', '/srv/hello/Cargo.toml']
+        said = system.run('env', home, 'cargo', 'run', *manifest, capture=True)
         if work.version not in said:
             raise Refused(f'hello says {said}')
         print(said, end='')
         # docs.rs has neither the library nor Meson.
         system.run('apt-get', '-q', '-y', 'purge', 'meson')
-        system.run('env', 'DOCS_RS=1', 'CARGO_TARGET_DIR=/root/docs', 'cargo', 'doc', '--quiet', *manifest)
-        if not list((system.root / 'root/docs/doc/lowkey').glob('struct.Cache.html')):
+        system.run('env', home, 'DOCS_RS=1', 'CARGO_TARGET_DIR=/srv/docs', 'cargo', 'doc', *manifest)
+        if not list((system.root / 'srv/docs/doc/lowkey').glob('struct.Cache.html')):
             raise Refused('the documentation has no page of Cache')
 
 

@@ -56,12 +56,12 @@ def check(work: Workspace) -> None:
         system.install('golang-go', 'gcc', 'g++', 'meson', 'ninja-build', 'pkg-config', 'nlohmann-json3-dev',
                        'libxxhash-dev', 'xz-utils')
         system.install_library()
-        module = _proxy(path, work.version, system.root / 'root/proxy')
-        hello = system.root / 'root/hello'
+        module = _proxy(path, work.version, system.root / 'srv/proxy')
+        hello = system.root / 'srv/hello'
         hello.mkdir()
         (hello / 'main.go').write_text(HELLO % {'path': module})
         # A fresh GOPATH; the proxy is a folder, which no checksum database knows.
-        go = ['env', '-C', '/root/hello', 'GOPROXY=file:///root/proxy', 'GOSUMDB=off', 'GOFLAGS=-mod=mod', 'go']
+        go = ['env', '-C', '/srv/hello', 'GOPROXY=file:///srv/proxy', 'GOSUMDB=off', 'GOFLAGS=-mod=mod', 'go']
         system.run(*go, 'mod', 'init', 'hello')
         system.run(*go, 'get', f'{module}@v{work.version}')
         system.run(*go, 'mod', 'verify')

@@ -158,7 +158,7 @@ class Chroot:
 
     def install_library(self, *options: object) -> None:
         """Build the library alone from the source archive, for CPUs, and install it below /usr."""
-        self.run('tar', '-xf', self.copy(self.work.archive()), '-C', '/root')
-        self.run('meson', 'setup', '/root/build', f'/root/lowkey-{self.work.version}', '-Dprefix=/usr', '-Dcuda=disabled',
+        self.run('tar', '-xf', self.copy(self.work.archive()), '-C', '/srv')
+        self.run('meson', 'setup', '/srv/build', f'/srv/lowkey-{self.work.version}', '-Dprefix=/usr', '-Dcuda=disabled',
                  '-Dvulkan=disabled', '-Dcli=disabled', '-Dexamples=disabled', '-Dtests=disabled', *options)
-        self.run('meson', 'install', '--quiet', '-C', '/root/build')
+        self.run('meson', 'install', '--quiet', '-C', '/srv/build')
