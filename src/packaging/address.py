@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The public address of the repository, which packages state: Cargo's `repository`, Go's module path, the address of the
-source archive. It is example.org/lowkey until the repository has one; this program replaces it in every file.
+"""The public address of the repository, which packages state: Cargo's `repository`, Go's module path, the address of
+the source archive. It is example.org/lowkey until the repository has one; this program replaces it in every file.
 
 usage: src/packaging/address.py https://HOST/PATH
 """
@@ -29,7 +29,7 @@ def replace(root: pathlib.Path, address: str) -> list[pathlib.Path]:
     old, changed = current(root), []
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob('*')):
-            if path.suffix not in SUFFIXES or not path.is_file() or path.name == 'address.py':
+            if path.suffix not in SUFFIXES or not path.is_file() or 'target' in path.parts or path.name == 'address.py':
                 continue
             text = path.read_text(encoding='utf-8')
             if old in text:

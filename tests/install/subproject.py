@@ -1,11 +1,13 @@
-"""The host project examples/meson, which has lowkey as a subproject: the library alone, optimized and without assertions although
-the host is a debug build; what the host's options name comes with it. Nothing is compiled. Argument: source folder."""
+"""The host project examples/meson, which has lowkey as a subproject: the library alone, optimized and without assertions
+although the host is a debug build; what the host's options name comes with it. Nothing is compiled. Argument: source
+folder."""
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+
 
 def targets(source, temp, name, *options):
     """The targets of lowkey by name, and the compile command of each of its files."""

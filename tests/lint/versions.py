@@ -16,6 +16,7 @@ WHOLE = {
     'src/packaging/vcpkg/vcpkg.json': r'"version": "([^"]+)"',
 }
 SHORT = {
+    'bindings/rust/lowkey/README.md': r'version = "([\d.]+)"',
     'bindings/rust/lowkey-sys/build.rs': r'lowkey(?:-static)? >= ([\d.]+)',
     'tests/install/install.py': r'find_package\(lowkey ([\d.]+)',
 }

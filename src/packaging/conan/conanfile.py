@@ -47,7 +47,7 @@ class Lowkey(ConanFile):
         if self.settings.os == 'Windows':
             raise ConanInvalidConfiguration('lowkey does not build on Windows')
         if self.options.cuda and not self.options.shared:
-            raise ConanInvalidConfiguration('cuda=True needs shared=True: the archive leaves the CUDA runtime to its user')
+            raise ConanInvalidConfiguration('cuda=True needs shared=True: the archive has no CUDA runtime')
         if self.settings.compiler.get_safe('cppstd'):
             check_min_cppstd(self, 17)
 

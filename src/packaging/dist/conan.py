@@ -4,25 +4,31 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pathlib
 import shutil
 
-from workspace import PACKAGING, ROOT, Refused, Workspace, run
+from workspace import PACKAGING, ROOT, Workspace, run
 
 CONAN = '2.34.0'
-# ConanCenter's packages that the system has: the recipe's ranges and what it compiles with stay as they are.
+# ConanCenter's packages that the system has, in its versions, which the recipe's ranges must contain.
 PROFILE = """include(default)
 
 [platform_requires]
-nlohmann_json/3.11.2
-xxhash/0.8.1
+nlohmann_json/{json}
+xxhash/{xxhash}
 
 [platform_tool_requires]
-meson/1.0.1
-ninja/1.11.1
-pkgconf/1.8.1
+meson/{meson}
+ninja/{ninja}
+pkgconf/{pkgconf}
 """
+VERSIONS = {
+    'json': ('pkg-config', '--modversion', 'nlohmann_json'),
+    'xxhash': ('pkg-config', '--modversion', 'libxxhash'),
+    'meson': ('meson', '--version'),
+    'ninja': ('ninja', '--version'),
+    'pkgconf': ('pkg-config', '--version'),
+}
 
 
 def build(work: Workspace) -> list[pathlib.Path]:
@@ -45,14 +51,14 @@ def check(work: Workspace) -> None:
     shutil.copy2(work.archive(), backup)
     home.mkdir()
     (home / 'global.conf').write_text(f'core.sources:download_cache={folder / "sources"}\n')
-    (folder / 'profile').write_text(PROFILE)
+    found = {name: run(*command, capture=True).strip() for name, command in VERSIONS.items()}
+    (folder / 'profile').write_text(PROFILE.format(**found))
     conan = folder / 'venv/bin/conan'
     env = {'CONAN_HOME': str(home)}
     run(conan, 'profile', 'detect', env=env)
-    for options in (['shared=False'], ['shared=True']):
-        said = run(conan, 'create', folder / recipe.stem, '--no-remote', '--profile:all', folder / 'profile',
-                   *[word for option in options for word in ('-o', f'&:{option}')], env=env, capture=True)
-        del said
+    for shared in (False, True):
+        run(conan, 'create', folder / recipe.stem, '--no-remote', '--profile:all', folder / 'profile', '-o',
+            f'&:shared={shared}', env=env)
 
 
 def _sum(work: Workspace) -> str:

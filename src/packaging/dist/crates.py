@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The crates lowkey-sys, with the sources of the library for its feature vendored, and lowkey, as crates.io takes them."""
+"""The crates lowkey-sys, with the library's sources for its feature vendored, and lowkey, as crates.io takes them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def check(work: Workspace) -> None:
         hello = system.root / 'srv/hello'
         (hello / 'src').mkdir(parents=True)
         (hello / 'src/main.rs').write_text(HELLO)
-        (hello / 'Cargo.toml').write_text(f'[package]\nname = "hello"\nversion = "0.0.0"\nedition = "2021"\n\n[dependencies]\n'
-                                          f'lowkey = {{ version = "{work.version}", features = ["vendored"] }}\n')
+        (hello / 'Cargo.toml').write_text('[package]\nname = "hello"\nversion = "0.0.0"\nedition = "2021"\n\n'
+                                          f'[dependencies.lowkey]\nversion = "{work.version}"\nfeatures = ["vendored"]\n')
         home, manifest = 'CARGO_HOME=/srv/home', ['--quiet', '--offline', '--manifest-path', '/srv/hello/Cargo.toml']
         said = system.run('env', home, 'cargo', 'run', *manifest, capture=True)
         if work.version not in said:
@@ -83,7 +83,7 @@ def check(work: Workspace) -> None:
 
 
 def _stage(work: Workspace) -> pathlib.Path:
-    """The workspace that is published: bindings/rust, the license in each crate, and the library's sources in lowkey-sys."""
+    """The workspace that is published: bindings/rust, the license in each crate, the library in lowkey-sys."""
     tree, stage = work.tree('crates-source'), work.scratch('crates')
     shutil.copy2(tree / 'bindings/rust/Cargo.toml', stage)
     for name in CRATES:
@@ -117,7 +117,7 @@ def _add_headers(subprojects: pathlib.Path, folder: str, package: str, header: s
 
 
 class _Registry:
-    """A registry's index in a folder, which stands for crates.io: Cargo looks there for the crate that the next needs."""
+    """A registry's index in a folder, which stands for crates.io: Cargo finds the first crate there for the second."""
 
     def __init__(self, work: Workspace):
         self.index, home = work.scratch('crates-index'), work.scratch('crates-home')
@@ -152,7 +152,8 @@ def _package(work: Workspace, stage: pathlib.Path, name: str, env: dict[str, str
     warnings = [line for line in said.splitlines() if line.startswith('warning:') and 'due to dry run' not in line]
     if warnings:
         raise Refused(f'cargo publish of {name}: {" ".join(warnings)}')
-    run('cargo', 'package', '--quiet', '--no-verify', '--allow-dirty', '--target-dir', target, '-p', name, cwd=stage, env=env)
+    run('cargo', 'package', '--quiet', '--no-verify', '--allow-dirty', '--target-dir', target, '-p', name, cwd=stage,
+        env=env)
     path = work.out / f'{name}-{work.version}.crate'
     shutil.copyfile(target / 'package' / path.name, path)
     return path
