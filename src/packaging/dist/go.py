@@ -55,7 +55,7 @@ def check(work: Workspace) -> None:
     with work.chroot() as system:
         system.install('golang-go', 'gcc', 'g++', 'meson', 'ninja-build', 'pkg-config', 'nlohmann-json3-dev',
                        'libxxhash-dev', 'xz-utils')
-        system.install_library()
+        system.install_library('-Doptimization=1')  # compiles sooner
         module = _proxy(path, work.version, system.root / 'srv/proxy')
         hello = system.root / 'srv/hello'
         hello.mkdir()

@@ -159,6 +159,8 @@ class Chroot:
     def install_library(self, *options: object) -> None:
         """Build the library alone from the source archive, for CPUs, and install it below /usr."""
         self.run('tar', '-xf', self.copy(self.work.archive()), '-C', '/srv')
-        self.run('meson', 'setup', '/srv/build', f'/srv/lowkey-{self.work.version}', '-Dprefix=/usr', '-Dcuda=disabled',
-                 '-Dvulkan=disabled', '-Dcli=disabled', '-Dexamples=disabled', '-Dtests=disabled', *options)
+        # Without dpkg-dev, Meson does not know Debian's folder for libraries.
+        self.run('meson', 'setup', '/srv/build', f'/srv/lowkey-{self.work.version}', '-Dprefix=/usr', '-Dlibdir=lib',
+                 '-Dcuda=disabled', '-Dvulkan=disabled', '-Dcli=disabled', '-Dexamples=disabled', '-Dtests=disabled',
+                 *options)
         self.run('meson', 'install', '--quiet', '-C', '/srv/build')
