@@ -15,7 +15,7 @@ __attribute__((no_sanitize("null", "alignment"))) lk_status contain(const char *
     try {
         call();
         return LK_OK;
-#ifdef __GLIBCXX__  // libc++ has no such type, and its catch (...) sees no cancellation
+#ifdef __GLIBCXX__  // libc++ has no such type, and cancellation passes its catch (...)
     } catch (abi::__forced_unwind &) {
         throw;  // the thread is being cancelled, which nothing may stop
 #endif

@@ -4,6 +4,7 @@ which is linked statically. What it makes needs glibc alone."""
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 import shutil
 
@@ -76,7 +77,8 @@ endian = 'little'
 
 
 def _environment(work: Workspace, packages: tuple[str, ...]) -> pathlib.Path:
-    folder = work.kept('portable-' + '-'.join(sorted(packages)).replace('=', ''))
+    state = hashlib.sha256(' '.join(sorted(packages)).encode()).hexdigest()[:16]
+    folder = work.kept(f'portable-{state}')
     if not (folder / 'whole').exists():
         run('python3', '-m', 'venv', folder)
         run(folder / 'bin/pip', 'install', '-q', '--disable-pip-version-check', '--only-binary=:all:', *packages)
