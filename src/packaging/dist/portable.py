@@ -46,6 +46,7 @@ class Toolchain:
         zig = next(self.folder.glob('lib/python*/site-packages/ziglang/zig'))
         target = [f'--target={processor}-linux-gnu.{GLIBC}', f'-mcpu={BASELINE[processor]}']
         flags = ['-isystem', str(headers / 'include'), f'-ffile-prefix-map={sources}=.']
+        link = ['-Wl,-s', *_cpu_model(headers, processor)]
         path = headers / f'{processor}.ini'
         path.write_text(f'''[binaries]
 c = {[str(zig), 'cc', *target]}
@@ -55,8 +56,8 @@ pkg-config = 'pkg-config'
 [built-in options]
 c_args = {flags}
 cpp_args = {flags}
-c_link_args = ['-Wl,-s']
-cpp_link_args = ['-Wl,-s']
+c_link_args = {link}
+cpp_link_args = {link}
 [properties]
 pkg_config_libdir = '{headers}'
 [host_machine]
@@ -70,6 +71,7 @@ endian = 'little'
     def notices(self) -> str:
         """The licenses of what a package compiled here contains besides lowkey."""
         texts = {package: pathlib.Path('/usr/share/doc', package, 'copyright') for package, *_ in HEADERS.values()}
+        texts['libgcc'] = pathlib.Path('/usr/share/doc/libgcc-s1/copyright')
         zig = next(self.folder.glob('lib/python*/site-packages/ziglang/lib'))
         texts.update({name: zig / name / 'LICENSE.TXT' for name in ('libcxx', 'libcxxabi', 'libunwind')})
         return '\n'.join(f'{"=" * 72}\n{name}\n{"=" * 72}\n{path.read_text(encoding="utf-8")}'
@@ -84,6 +86,14 @@ def _environment(work: Workspace, packages: tuple[str, ...]) -> pathlib.Path:
         run(folder / 'bin/pip', 'install', '-q', '--disable-pip-version-check', '--only-binary=:all:', *packages)
         (folder / 'whole').touch()
     return folder
+
+
+def _cpu_model(folder: pathlib.Path, processor: str) -> list[str]:
+    """GCC's object that fills what __builtin_cpu_supports() reads. zig's own one reports no instruction set."""
+    if processor != 'x86_64':
+        return []
+    run('ar', 'x', run('gcc', '-print-libgcc-file-name', capture=True).strip(), 'cpuinfo.o', cwd=folder)
+    return [str(folder / 'cpuinfo.o')]
 
 
 def _headers(work: Workspace) -> pathlib.Path:

@@ -105,5 +105,12 @@ def check(work: Workspace) -> None:
             system.run(f'{programs}/pip', 'install', '--no-index', wheel)
             for words in (['info'], ['plan', 'kitty-pro', '--tokens', '128K'], DEMO):
                 system.run(f'{programs}/python', '-m', 'lowkey', *words)
-            system.run(f'{programs}/lowkey', '--version')
+            _check_instructions(system.run(f'{programs}/lowkey', 'info', capture=True))
             system.run(f'{programs}/python', hello)
+
+
+def _check_instructions(info: str) -> None:
+    """Refused unless the library uses the instruction sets of this processor."""
+    features = info.partition('features')[2].partition('\n')[0].split()
+    if ' avx2 ' in pathlib.Path('/proc/cpuinfo').read_text(encoding='utf-8') and 'baseline' in features:
+        raise Refused('the library of the wheel uses no AVX2 on a processor that has it')
