@@ -346,6 +346,7 @@ class Plan:
 
     @property
     def name(self) -> str:
+        """The plan's name: that of its preset, its JSON, or set_name()."""
         with self._handle.lock:
             return str(self._lk.lk_plan_name(self._handle.get()), 'utf-8')
 
