@@ -246,7 +246,7 @@ void plans_know_the_rung_beforehand(void **) {
             lk::Sequence *sequence = rig.add();
             for (uint32_t n = step; n < 1100; n += step) {
                 rig.step(sequence, step);
-                for (uint32_t l = 0; n % 3 == 0 && l < CacheRig::kLayers; ++l) {
+                for (uint32_t l = 0; (n % 3 == 0 || step > 7) && n % 13 < 8 && l < CacheRig::kLayers; ++l) {
                     uint32_t rung = 0;
                     assert_int_equal(lk_plan_rung(rig.source, l, n, 1, step, &rung), LK_OK);
                     if (rung != lk::rung_bits(rig.cache, l))
@@ -256,6 +256,83 @@ void plans_know_the_rung_beforehand(void **) {
                 }
             }
         }
+}
+
+struct Forecast {
+    uint32_t n_sequences;
+    uint32_t n_tokens;
+    uint32_t step_tokens;
+    uint64_t budgets[CacheRig::kLayers];
+};
+
+// Did all sequences get to their last token with every layer at the plan's rung after each step?
+bool follows_the_plan(const Forecast &run, uint64_t budget_bytes, lk_cache_stats *settled) {
+    CacheRig rig("pm-kvq", 64u << 20,
+                 [&](lk_plan *plan) { give_budgets(plan, run.budgets[0], run.budgets[1]); });
+    lk_cache_destroy(&rig.cache);
+    rig.desc.budget_bytes = budget_bytes;
+    rig.desc.max_sequences = run.n_sequences;
+    rig.desc.max_step_tokens = run.n_sequences * run.step_tokens;
+    if (rig.open())
+        return false;
+    std::vector<lk_sequence> ids;
+    for (uint32_t s = 0; s < run.n_sequences; ++s)
+        ids.push_back(rig.add()->id);
+    for (uint32_t n = 0; n < run.n_tokens;) {
+        const uint32_t n_new = std::min(run.n_tokens - n, run.step_tokens);
+        const std::vector<uint32_t> counts(ids.size(), n_new);
+        if (lk_step_begin(rig.cache, &rig.queue, run.n_sequences, ids.data(), counts.data(),
+                          nullptr))
+            return false;
+        rig.run_layers();
+        assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
+        n += n_new;
+        for (uint32_t l = 0; l < CacheRig::kLayers; ++l) {
+            uint32_t rung = 0;
+            if (n % 5 > 1 && n < run.n_tokens)
+                continue;
+            assert_int_equal(
+                lk_plan_rung(rig.source, l, n, run.n_sequences, run.step_tokens, &rung), LK_OK);
+            if (rung != lk::rung_bits(rig.cache, l))
+                return false;
+        }
+    }
+    for (uint32_t l = 0; l < CacheRig::kLayers; ++l)
+        if (lk::rung_bits(rig.cache, l) < 16)
+            assert_int_equal(lk_cache_shrink(rig.cache, l, lk::rung_bits(rig.cache, l)), LK_OK);
+    *settled = rig.counts();
+    return true;
+}
+
+// lk_plan_bytes() is the least budget under which budgets of layers alone change rungs, up to the
+// pages that a step shrinks before there is need, and counts the pages of the end to the byte.
+void forecasts_are_exact(void **) {
+    constexpr uint64_t kAhead = 2 * LK_EXTENT_BYTES;
+    const Forecast runs[] = {
+        {1, 6000, 16, {100 * kRawBlock, 220 * kRawBlock}}, {1, 6000, 16, {90000, 3000000}},
+        {1, 5000, 100, {50 * kRawBlock, 50 * kRawBlock}},  {3, 2500, 7, {400000, 600000}},
+        {2, 4000, 250, {400000, 100000}},                  {1, 9000, 500, {700000, 1200000}},
+        {2, 3000, 3, {1u << 30, 500000}},
+    };
+    for (const Forecast &run : runs) {
+        CacheRig rig("pm-kvq", 16u << 20,
+                     [&](lk_plan *plan) { give_budgets(plan, run.budgets[0], run.budgets[1]); });
+        lk_plan_size size;
+        assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+        assert_int_equal(
+            lk_plan_bytes(rig.source, run.n_tokens, run.n_sequences, run.step_tokens, &size),
+            LK_OK);
+        lk_cache_stats settled{};
+        if (!follows_the_plan(run, size.cache_bytes + kAhead, &settled))
+            fail_msg("%u x %u tokens in steps of %u: %llu bytes are too few", run.n_sequences,
+                     run.n_tokens, run.step_tokens, lk::ull{size.cache_bytes});
+        assert_int_equal(settled.payload_bytes, size.payload_bytes);
+        assert_int_equal(settled.metadata_bytes, size.metadata_bytes);
+        assert_int_equal(settled.recent_bytes, size.recent_bytes);
+        if (follows_the_plan(run, size.cache_bytes - 1, &settled))
+            fail_msg("%u x %u tokens in steps of %u: one byte less than %llu is enough",
+                     run.n_sequences, run.n_tokens, run.step_tokens, lk::ull{size.cache_bytes});
+    }
 }
 
 void other_caches_count_nothing(void **) {
@@ -306,6 +383,7 @@ int main() {
         cmocka_unit_test(windows_give_bytes_back),
         cmocka_unit_test(the_budget_of_the_cache_is_hard),
         cmocka_unit_test(plans_know_the_rung_beforehand),
+        cmocka_unit_test(forecasts_are_exact),
         cmocka_unit_test(other_caches_count_nothing),
         cmocka_unit_test(without_memory_the_counts_hold),
     };
