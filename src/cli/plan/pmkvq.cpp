@@ -134,7 +134,8 @@ std::string width_words(const lk_plan *end, const PlanShape &shape, std::uint32_
             lk_plan_width(end, layer, h, is_value ? 1 : 0, 0, 0, LK_CHUNK_NONE, &bits, &boosted));
         widths.push_back(bits);
     }
-    if (std::equal(widths.begin() + 1, widths.end(), widths.begin()))
+    if (std::all_of(widths.begin(), widths.end(),
+                    [&](std::uint32_t bits) { return bits == widths[0]; }))
         return std::to_string(widths[0]);
     std::string words;
     for (const std::uint32_t bits : widths)
