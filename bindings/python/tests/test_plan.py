@@ -83,12 +83,12 @@ def test_bytes_are_what_a_cache_takes():
 
 def test_layer_budgets():
     plan = Plan.preset('pm-kvq', GEOMETRY)
-    plan.set_layer_budget(1 << 20, 1)
-    assert [plan.layer_budget(layer) for layer in (0, 1)] == [0, 1 << 20]
-    assert plan.rung(0, 100_000) == 16 and plan.rung(1, 100_000) == 2
-    assert plan.rung(1, 100, step_tokens=100) == 16
+    plan.set_layer_budget(1 << 20, 0)
+    assert [plan.layer_budget(layer) for layer in (0, 1)] == [1 << 20, 0]
+    assert plan.rung(0, 100_000) == 2 and plan.rung(1, 100_000) == 16
+    assert plan.rung(0, 100, step_tokens=100) == 16
     plan.set_layer_budget(0)
-    assert plan.layer_budget(1) == 0 and 'budget_bytes' not in plan.to_json()
+    assert plan.layer_budget(0) == 0 and 'budget_bytes' not in plan.to_json()
     with pytest.raises(lowkey.ArgumentError, match='layer 0 has no ladder'):
         Plan.preset('kivi2', GEOMETRY).set_layer_budget(5, 0)
     with pytest.raises(lowkey.ArgumentError, match='layer 1 has no ladder'):
