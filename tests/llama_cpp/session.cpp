@@ -57,6 +57,7 @@ llama_context *Session::make(const Model &model, const Options &options) {
     params.n_seq_max = options.n_sequences;
     params.n_threads = params.n_threads_batch = options.n_threads;
     params.kv_unified = options.is_unified;
+    params.swa_full = options.has_full_windows;
     params.type_k = params.type_v = options.type;
     // Flash attention of llama.cpp rounds an F32 cache to F16.
     params.flash_attn_type = options.type == GGML_TYPE_F32 ? LLAMA_FLASH_ATTN_TYPE_DISABLED

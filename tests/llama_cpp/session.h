@@ -41,6 +41,7 @@ struct Options {
     uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
     int n_threads = 1;  // ggml's threads spin, which a busy machine punishes
     bool is_unified = true;
+    bool has_full_windows = false;  // of swa_full
     ggml_type type = GGML_TYPE_F16;  // of llama.cpp's own cache
 };
 
