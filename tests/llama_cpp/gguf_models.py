@@ -173,9 +173,10 @@ def layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff):
     model.matrix(name + 'ffn_down.weight', n_embd, n_ff)
 
 
-def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192):
-    model = Random('llama', kind=kind)
-    model.set(rope__freq_base=500000.0)
+def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192,
+          architecture='llama', **values):
+    model = Random(architecture, kind=kind)
+    model.set(rope__freq_base=500000.0, **values)
     shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_context)
     for i in range(n_layers):
         name = f'blk.{i}.'
@@ -183,6 +184,12 @@ def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_
         model.norm(name + 'ffn_norm.weight', n_embd)
         layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.write(path)
+
+
+def chunked(path):
+    """Llama 4, whose windows are chunks; no layer has experts."""
+    llama(path, architecture='llama4', interleave_moe_layer_step=0, expert_count=2, expert_used_count=1,
+          expert_feed_forward_length=64)
 
 
 def alibi(path, n_embd=128, n_heads=2):
@@ -229,9 +236,10 @@ def gemma3(path):
 
 
 def gpt_oss(path, n_layers=4, n_embd=128, n_heads=8, n_kv_heads=1, head_dim=64, n_ff=64, n_experts=4):
-    """Every second layer has a window, every head a learned sink."""
+    """Every second layer has a window, every head a learned sink. All experts count, so that no rounding chooses one."""
     model = Random('gpt-oss')
-    model.set(attention__sliding_window=128, rope__freq_base=150000.0, expert_count=n_experts, expert_used_count=2,
+    model.set(attention__sliding_window=128, rope__freq_base=150000.0, expert_count=n_experts,
+              expert_used_count=n_experts,
               expert_feed_forward_length=n_ff)
     shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.matrix('output.weight', model.n_vocab, n_embd)
@@ -280,6 +288,7 @@ def all_models(folder):
         'llama': llama,
         'head-24': lambda path: llama(path, n_layers=1, n_embd=96, n_heads=4, n_kv_heads=2, head_dim=24),
         'alibi': alibi,
+        'chunked': chunked,
         'gemma2': gemma2,
         'gemma3': gemma3,
         'gpt-oss': gpt_oss,

@@ -1,6 +1,6 @@
 """Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
 
-    run.py --lowkey PREFIX --work FOLDER [--log FILE] [--only NAME...]
+    run.py --lowkey PREFIX --work FOLDER [--log FILE] [--requests N] [--only NAME...]
 
 PREFIX holds an installed lowkey. FOLDER keeps the source, its build and the models for later runs. The source package
 is fetched by pip and checked by the hash of bindings/llama.cpp/pin.json; LOWKEY_LLAMA_ARCHIVE names one that is there
@@ -18,13 +18,14 @@ import tempfile
 import time
 
 import gguf_models
+import server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ADAPTER = ROOT / 'bindings/llama.cpp'
 HERE = pathlib.Path(__file__).resolve().parent
 WORDS = (ROOT / 'tests/model/words.txt').read_text(encoding='utf-8').split()
 FILLER = (ROOT / 'tests/model/texts/suite.txt').read_text(encoding='utf-8')
-OFF = ['TESTS', 'TOOLS', 'EXAMPLES', 'SERVER', 'APP', 'COMMON']
+OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_UI', 'OPENSSL']
 
 
 def run(*command, **options):
@@ -98,14 +99,14 @@ def test_apply(llama_cpp):
 
 
 def build(llama_cpp, lowkey, work):
-    """Builds libllama; returns what a program of it is compiled with."""
+    """Builds libllama and llama-server; returns what a program of the library is compiled with."""
     folder = work / 'llama.cpp'
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
-    run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release', '-DLLAMA_OPENSSL=OFF',
-        f'-DCMAKE_PREFIX_PATH={headers.parent}', *launcher,
-        *[f'-DLLAMA_BUILD_{name}=OFF' for name in OFF], stdout=subprocess.DEVNULL)
-    run('ninja', '-C', folder, 'llama', stdout=subprocess.DEVNULL)
+    run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
+        f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/server.cmake', *launcher,
+        *[f'-DLLAMA_{name}=OFF' for name in OFF], stdout=subprocess.DEVNULL)
+    run('ninja', '-C', folder, 'llama', 'llama-server', stdout=subprocess.DEVNULL)
     return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
             '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
 
@@ -140,7 +141,11 @@ class Cases:
         return done.stdout
 
     def logits(self):
-        print(self.case('logits', self.models['llama'], self.models['prover']).decode(), end='')
+        names = 'llama', 'prover', 'gemma2', 'gemma3', 'gpt-oss'
+        print(self.case('logits', *[self.models[name] for name in names]).decode(), end='')
+
+    def windows(self):
+        self.case('windows', *[self.models[name] for name in ('gemma2', 'gemma3', 'gpt-oss')])
 
     def sequences(self):
         self.case('sequences', self.models['llama'])
@@ -162,7 +167,7 @@ class Cases:
 
     def refusals(self):
         self.case('refusals', self.models['llama'], f'{self.models["head-24"]}=head_dim',
-                  f'{self.models["alibi"]}=ALiBi', f'{self.models["windows"]}=sliding windows',
+                  f'{self.models["alibi"]}=ALiBi', f'{self.models["chunked"]}=chunked windows',
                   f'{self.models["recurrent"]}=recurrent')
 
     def environment(self):
@@ -209,6 +214,7 @@ def main():
     parser.add_argument('--lowkey', type=pathlib.Path, required=True)
     parser.add_argument('--work', type=pathlib.Path, required=True)
     parser.add_argument('--log', type=pathlib.Path)
+    parser.add_argument('--requests', type=int, default=40, help='of the load on llama-server')
     parser.add_argument('--only', nargs='+')
     options = parser.parse_args()
     work = options.work.resolve()
@@ -216,12 +222,14 @@ def main():
     pin = json.loads((ADAPTER / 'pin.json').read_text(encoding='utf-8'))
     llama_cpp = source(pin, work)
     flags = build(llama_cpp, options.lowkey.resolve(), work)
-    program = link(work / 'llama-test', ['llama_test.cpp', 'session.cpp'], flags)
-    cases = Cases(program, gguf_models.all_models(work / 'models'), work)
+    program = link(work / 'llama-test', ['llama_test.cpp', 'windows_test.cpp', 'session.cpp'], flags)
+    models = gguf_models.all_models(work / 'models')
+    cases = Cases(program, models, work)
     tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(options.lowkey.resolve(), work)}
     tests |= {name: getattr(cases, name) for name in
-              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'requests', 'threads', 'refusals',
+              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests', 'threads', 'refusals',
                'environment')}
+    tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models['prover'], work, options.requests)
     results = []
     for name, test in tests.items():
         if options.only and name not in options.only:

@@ -30,6 +30,16 @@ void require(bool holds, const std::string &sentence) {
     std::exit(1);
 }
 
+void require_log(const std::string &words) {
+    require(logged().find(words) != std::string::npos, "the log has \"" + words + "\"");
+}
+
+void require_close(const Logits &a, const Logits &b, double bound, const std::string &what) {
+    const double difference = relative_difference(a, b);
+    require(difference <= bound, what + ": logits differ by " + std::to_string(difference) +
+                                     ", at most " + std::to_string(bound));
+}
+
 Model::Model(const std::string &path) {
     llama_log_set(keep_log, nullptr);
     llama_backend_init();
@@ -130,8 +140,17 @@ double relative_difference(const Logits &a, const Logits &b) {
     return std::sqrt(difference / square);
 }
 
-std::vector<llama_token> random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab) {
-    std::vector<llama_token> text;
+Text part(const Text &text, size_t begin, size_t end) {
+    return Text(text.begin() + static_cast<long>(begin), text.begin() + static_cast<long>(end));
+}
+
+Text joined(Text a, const Text &b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+Text random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab) {
+    Text text;
     uint32_t state = seed * 2654435761u + 1;
     for (size_t i = 0; i < n_tokens; ++i) {
         state = state * 1664525u + 1013904223u;
