@@ -4,9 +4,11 @@
 #include <llama-batch.h>
 #include <llama-cparams.h>
 #include <llama-impl.h>
+#include <llama-lowkey.h>
 #include <llama-model.h>
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -283,4 +285,32 @@ llama_memory_i *lowkey_create_memory(const llama_model &model, const llama_memor
         return nullptr;
     lowkey::check_model(model, params, cparams);
     return new lowkey::KvCache(model, params, cparams, settings);
+}
+
+namespace lowkey {
+namespace {
+
+KvCache &cache_of(llama_context *context) {
+    auto *cache = context ? dynamic_cast<KvCache *>(llama_get_memory(context)) : nullptr;
+    if (cache == nullptr)
+        throw std::runtime_error("the context has no cache of lowkey");
+    return *cache;
+}
+
+}  // namespace
+}  // namespace lowkey
+
+extern "C" const char *llama_lowkey_gather(llama_context *context, uint32_t prefix_tokens,
+                                           uint32_t period_tokens) {
+    return lowkey::sentence_of(
+        [&] { lowkey::cache_of(context).store().gather().expect(prefix_tokens, period_tokens); });
+}
+
+extern "C" const char *llama_lowkey_save_statistics(llama_context *context, const char *path) {
+    return lowkey::sentence_of([&] {
+        const std::vector<char> bytes = lowkey::cache_of(context).store().gather().bytes();
+        std::ofstream file(path, std::ios::binary);
+        if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())) || !file.flush())
+            throw std::runtime_error(std::string(path) + ": cannot be written");
+    });
 }

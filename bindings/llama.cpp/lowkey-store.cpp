@@ -28,7 +28,7 @@ Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &
     if (fingerprint_.size() > LK_FINGERPRINT_BYTES)
         fingerprint_.resize(LK_FINGERPRINT_BYTES);
     try {
-        remake_plan();
+        make_first_plan();
         lk_chunk_rule chunks;
         check(lk_chunk_rule_init(&chunks, sizeof chunks));
         check(lk_plan_get_chunks(plan_, &chunks));
@@ -87,6 +87,22 @@ void Store::remake_plan() {
     lk_plan *plan = make_plan(plan_name_, geometry);
     lk_plan_destroy(&plan_);
     plan_ = plan;
+}
+
+// Graphs of some models scale the queries themselves, and a plan of such a model states a factor of
+// 1. Which models, only their graphs say.
+void Store::make_first_plan() {
+    try {
+        remake_plan();
+    } catch (const std::runtime_error &mismatch) {
+        for (Layer &layer : layers_)
+            layer.scale = factor_of(1, layer.head_dim);
+        try {
+            remake_plan();
+        } catch (const std::runtime_error &) {
+            throw mismatch;
+        }
+    }
 }
 
 lk_plan_size Store::size_of(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) const {
@@ -376,6 +392,15 @@ void Store::open() {
     step_ = Step::kOpen;
 }
 
+Statistics &Store::gather() {
+    if (statistics_ == nullptr) {
+        create();
+        const std::vector<lk_layer> described = geometry_layers();
+        statistics_ = std::make_unique<Statistics>(geometry_of(described));
+    }
+    return *statistics_;
+}
+
 void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
                    const lk_tensor &out) noexcept {
     if (!fault_.empty())
@@ -384,6 +409,11 @@ void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const
         open();
         check(lk_append(cache_, layer, &k, &v));
         check(lk_attend(cache_, layer, &q, &out, nullptr));
+        if (statistics_ != nullptr) {
+            if (runs_.size() != 1)
+                throw std::runtime_error("statistics need batches of one sequence");
+            statistics_->add(layer, q, k, v, runs_[0].first, runs_[0].n_tokens);
+        }
         ++n_attended_;
     } catch (const std::exception &error) {
         fail(error.what());

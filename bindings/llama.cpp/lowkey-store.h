@@ -10,10 +10,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lowkey-options.h"
+#include "lowkey-statistics.h"
 #include "lowkey-threads.h"
 
 namespace lowkey {
@@ -94,6 +96,9 @@ class Store {
     // thrown.
     void attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
                 const lk_tensor &out) noexcept;
+    // The statistics of all later attend() calls, each of which has one run; made by the first
+    // call, which needs all layers described.
+    Statistics &gather();
     // After the last layer: the step's tokens belong to their sequences. Until commit() a cut among
     // them is exact and frees no page; a step with more tokens than a draft is committed at once.
     // A step with a fault, or without all its layers, is dropped.
@@ -127,6 +132,7 @@ class Store {
     std::vector<lk_layer> geometry_layers() const;
     lk_geometry geometry_of(const std::vector<lk_layer> &described) const;
     void remake_plan();
+    void make_first_plan();
     lk_plan_size size_of(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) const;
     bool frees_windowed() const;
     uint64_t whole_bytes() const;
@@ -154,6 +160,7 @@ class Store {
     lk_context *context_ = nullptr;
     lk_plan *plan_ = nullptr;
     lk_cache *cache_ = nullptr;
+    std::unique_ptr<Statistics> statistics_;
     std::map<int32_t, Sequence> sequences_;
     uint64_t last_content_ = 0;
     enum class Step { kNone, kPrepared, kOpen, kFinished } step_ = Step::kNone;

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def build(llama_cpp, lowkey, work):
     run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
         f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/server.cmake', *launcher,
         *[f'-DLLAMA_{name}=OFF' for name in OFF], stdout=subprocess.DEVNULL)
-    run('ninja', '-C', folder, 'llama', 'llama-server', stdout=subprocess.DEVNULL)
+    run('ninja', '-C', folder, 'llama', 'llama-lowkey-calibrate', 'llama-server', stdout=subprocess.DEVNULL)
     return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
             '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
 
@@ -191,8 +192,8 @@ class Cases:
             theirs, ours = (self.case('generate', self.models['prover'], plan, 250, text) for plan in ('', 'fp16'))
             assert len(theirs) == 250 and theirs == ours, f'{theirs}\n{ours}'
 
-    def answers(self):
-        """Under kitty-pro the proving model finds what 4096 tokens hide."""
+    def right_answers(self, plan):
+        """How many of 16 facts that 4096 tokens hide the proving model finds."""
         source_of = random.Random(26)
         words = source_of.sample(WORDS, 16)
         facts = {word: f'{source_of.randrange(10 ** 6):06}' for word in words}
@@ -203,10 +204,46 @@ class Cases:
             at = source_of.choice([i for i in range(1, len(text)) if text[i - 1] in ' \n'])
             text = f'{text[:at]}The code of {word} is {facts[word]}. {text[at:]}'
         questions = [f'\nThe code of {word} is ' for word in words]
+        said = self.case('answers', self.models['prover'], plan, text, *questions).decode().split('\n')
+        return sum(answer == facts[word] + '.' for answer, word in zip(said, words))
+
+    def answers(self):
         for plan in ('kitty-pro', 'kivi4', 'int8'):
-            said = self.case('answers', self.models['prover'], plan, text, *questions).decode().split('\n')
-            right = sum(answer == facts[word] + '.' for answer, word in zip(said, words))
+            right = self.right_answers(plan)
             assert right >= 15, f'{plan}: {right} of 16 answers are right'
+
+    def calibrate(self, *arguments):
+        """Exit status and text of llama-lowkey-calibrate."""
+        program = self.work / 'llama.cpp/bin/llama-lowkey-calibrate'
+        done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def plans(self):
+        """Plans from statistics of the very model: they run, and are as good as their bits."""
+        text, plan = self.work / 'text.txt', self.work / 'plan.json'
+        text.write_text(FILLER[:9000], encoding='utf-8')
+        for options, name, most_bits in (((), 'chanmix', 4.5), (('--bits', 3), 'auto', 3)):
+            status, said = self.calibrate(self.models['prover'], text, '-o', plan, '-t', 2, *options)
+            assert status == 0, said
+            bits = float(re.search(r'([0-9.]+) bits a value', said)[1])
+            assert json.loads(plan.read_text(encoding='utf-8'))['name'] == name and 2 < bits <= most_bits, said
+            right = self.right_answers(plan)
+            print(f'{name} from llama.cpp, {bits} bits: {right} of 16 answers')
+            assert right >= 14, f'{name}: {right} of 16 answers are right'
+        for model in ('gemma2', 'gemma3', 'gpt-oss'):
+            status, said = self.calibrate(self.models[model], text, '-o', plan, '-t', 2, '--tokens', 3000)
+            assert status == 0, said
+            assert len(self.case('generate', self.models[model], plan, 20, 'a text')) == 20
+        short = self.work / 'short.txt'
+        short.write_text('too short', encoding='utf-8')
+        for arguments, words in (((self.models['prover'], short, '-o', plan), 'a plan needs at least'),
+                                 ((short, text, '-o', plan), 'cannot load it'),
+                                 ((self.models['alibi'], text, '-o', plan), 'ALiBi'),
+                                 ((self.models['prover'], self.work / 'none', '-o', plan), 'cannot be read'),
+                                 ((self.models['prover'], text), 'usage: '),
+                                 ((self.models['prover'], text, '-o', plan, '--bits', 'x'), 'needs a number')):
+            status, said = self.calibrate(*arguments)
+            assert status == 1 and words in said, said
 
 
 def main():
@@ -227,7 +264,7 @@ def main():
     cases = Cases(program, models, work)
     tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(options.lowkey.resolve(), work)}
     tests |= {name: getattr(cases, name) for name in
-              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests', 'threads', 'refusals',
+              ('logits', 'greedy', 'answers', 'plans', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests', 'threads', 'refusals',
                'environment')}
     tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models['prover'], work, options.requests)
     results = []

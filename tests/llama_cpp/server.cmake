@@ -6,7 +6,10 @@ function(hurry)
         set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
         target_compile_options(${target} PRIVATE -O0)
     endforeach()
-    # It specializes templates that the other files use.
-    set_source_files_properties(${CMAKE_SOURCE_DIR}/common/json.cpp TARGET_DIRECTORY llama-common
+    # Files that refuse to be compiled after others: a specialization of templates, a check of included headers.
+    set(common ${CMAKE_SOURCE_DIR}/common)
+    set(mtmd ${CMAKE_SOURCE_DIR}/tools/mtmd)
+    set_source_files_properties(${common}/json.cpp DIRECTORY ${common} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    set_source_files_properties(${mtmd}/mtmd-helper.cpp ${mtmd}/mtmd-helper-gen.cpp DIRECTORY ${mtmd}
         PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
