@@ -266,7 +266,8 @@ def main():
     tests |= {name: getattr(cases, name) for name in
               ('logits', 'greedy', 'answers', 'plans', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests', 'threads', 'refusals',
                'environment')}
-    tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models['prover'], work, options.requests)
+    tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models['prover'], models['gemma3'], work,
+                                            options.requests)
     results = []
     for name, test in tests.items():
         if options.only and name not in options.only:
