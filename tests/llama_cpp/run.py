@@ -223,7 +223,7 @@ class Cases:
         text, plan = self.work / 'text.txt', self.work / 'plan.json'
         text.write_text(FILLER[:9000], encoding='utf-8')
         for options, name, most_bits in (((), 'chanmix', 4.5), (('--bits', 3), 'auto', 3)):
-            status, said = self.calibrate(self.models['prover'], text, '-o', plan, '-t', 2, *options)
+            status, said = self.calibrate(self.models['prover'], text, '-o', plan, '-t', 1, *options)
             assert status == 0, said
             bits = float(re.search(r'([0-9.]+) bits a value', said)[1])
             assert json.loads(plan.read_text(encoding='utf-8'))['name'] == name and 2 < bits <= most_bits, said
@@ -231,7 +231,7 @@ class Cases:
             print(f'{name} from llama.cpp, {bits} bits: {right} of 16 answers')
             assert right >= 14, f'{name}: {right} of 16 answers are right'
         for model in ('gemma2', 'gemma3', 'gpt-oss'):
-            status, said = self.calibrate(self.models[model], text, '-o', plan, '-t', 2, '--tokens', 3000)
+            status, said = self.calibrate(self.models[model], text, '-o', plan, '-t', 1, '--tokens', 3000)
             assert status == 0, said
             assert len(self.case('generate', self.models[model], plan, 20, 'a text')) == 20
         short = self.work / 'short.txt'

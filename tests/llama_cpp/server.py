@@ -165,7 +165,7 @@ def check_too_long(server):
 def check_budget(program, model, work):
     """Requests beyond the budget are errors with a sentence, and the server goes on."""
     with Server(program, model, work, '-c', N_SLOTS * SLOT_TOKENS, '-ub', 128, '--kv-plan', 'kitty-pro', '--kv-budget',
-                '2M', '--cache-ram', 0) as server:
+                '4M', '--cache-ram', 0) as server:
         for _ in range(2):
             status, error = server.complete(FILLER[:SLOT_TOKENS - 100], 5)
             assert status == 500 and error['error']['message'], (status, error)
