@@ -45,7 +45,8 @@ class Toolchain:
         headers = _headers(self.work)
         zig = next(self.folder.glob('lib/python*/site-packages/ziglang/zig'))
         target = [f'--target={processor}-linux-gnu.{GLIBC}', f'-mcpu={BASELINE[processor]}']
-        flags = ['-isystem', str(headers / 'include'), f'-ffile-prefix-map={sources}=.']
+        # zig's own default is debug information, which names folders.
+        flags = ['-g0', '-isystem', str(headers / 'include'), f'-ffile-prefix-map={sources}=.']
         link = ['-Wl,-s', *_cpu_model(headers, processor)]
         path = headers / f'{processor}.ini'
         path.write_text(f'''[binaries]
