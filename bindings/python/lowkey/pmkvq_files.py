@@ -101,7 +101,7 @@ def read_sensitivities(path: str | os.PathLike[str], geometry: Geometry) -> Sens
 
 
 def read_budgets(path: str | os.PathLike[str], geometry: Geometry, max_tokens: int = 32768) -> list[LayerBudget]:
-    """Budgets of allocate_memory.py, in MiB for each layer, made for sequences of max_tokens tokens. Raises CorruptError."""
+    """Budgets of allocate_memory.py, in MiB for each layer and sequences of max_tokens tokens. Raises CorruptError."""
     out = []
     for i, found in enumerate(_layers(path, 'the list of budgets', _load(path), geometry)):
         budget = _number(path, f'the budget of layer {i}', found) * _MIB
@@ -139,7 +139,7 @@ def pm_kvq_plan(geometry: Geometry, budgets: list[LayerBudget],
     """The plan of the authors' files with their settings: each layer goes down to its width as its own budget fills.
 
     Keys per token, groups of 128 channels, one tile of sinks, no recent tokens but those that fill no page. Budgets are
-    taken as they are, though lowkey counts metadata in them; a layer that is at its last width goes on beyond its own."""
+    taken as they are, though lowkey counts metadata in them; a layer at its last width goes on beyond its own."""
     rules = []
     for i, (layer, budget) in enumerate(zip(geometry.layers, budgets)):
         group = _GROUP if layer.head_dim > _GROUP else 0
