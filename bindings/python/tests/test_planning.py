@@ -62,6 +62,9 @@ def test_methods(method, limits):
             assert spec.layers[0].rungs[0] == 16
             key = made.key(0, 0)
             assert (key.axis == 'token', bool(key.scales)) == (limits.get('paper', False),) * 2
+            assert all(bool(layer.budget_bytes) == limits.get('paper', False) for layer in spec.layers)
+            if limits.get('paper'):
+                assert (spec.sink_tokens, spec.recent_tokens) == (16, 0)
         elif 'budget' in limits:
             assert size.cache_bytes <= 3 << 20
         if method == 'kitty':
