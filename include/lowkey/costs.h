@@ -4,7 +4,7 @@
  *
  * A cost is how far a model's predictions move when the keys, or the values, of one KV head are
  * packed at 2 bits and all else is exact. lk_calibrator_auto() weighs errors by costs. A cost run
- * lists what has to be measured and adds it up; the host runs its model, in five parts:
+ * lists what has to be measured and adds it up; the host runs its model, in this order:
  *
  *   1. lk_cost_run_create() for the model's geometry, and lk_cost_texts() for the documents. The
  *      host cuts each document into a context of n tokens (2048, at least sink_tokens +

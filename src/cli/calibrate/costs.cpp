@@ -2,9 +2,13 @@
 #include "cli/calibrate/costs.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
 #include <memory>
 
+#include "cli/common/command.h"
 #include "cli/common/report.h"
+#include "cli/common/resources.h"
 
 namespace cli {
 namespace {
@@ -28,14 +32,64 @@ std::string make_texts(const CostRequest &request) {
     return texts;
 }
 
+// FNV-1a of the weights and of all that the documents depend on.
+std::uint64_t fingerprint(const CostRequest &request) {
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (const std::string &bytes :
+         {read_file(request.model), make_texts(request), std::to_string(request.context_tokens)})
+        for (const char c : bytes)
+            hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    return hash;
+}
+
 llama::CostRunHandle make_run(const llama::Geometry &shape, const CostRequest &request) {
     lk_cost_options options = llama::initialised(lk_cost_options_init);
     options.n_documents = static_cast<std::uint32_t>(request.n_documents);
+    if (!request.resume.empty())
+        options.fingerprint = fingerprint(request);
     const lk_geometry geometry = shape.view();
     lk_cost_run *run = nullptr;
     llama::check(lk_cost_run_create(&geometry, &options, &run));
     return llama::CostRunHandle(run);
 }
+
+// The file that keeps what a run has measured.
+class Journal {
+  public:
+    explicit Journal(std::string path) : path_(std::move(path)) {}
+
+    void read(lk_cost_run *run) const {
+        if (path_.empty() || !std::filesystem::exists(path_))
+            return;
+        const std::string bytes = read_file(path_);
+        if (lk_cost_run_resume(run, bytes.data(), bytes.size()) != LK_OK)
+            throw llama::Error(path_ + ": " + llama::last_sentence() +
+                               "; remove the file to measure anew");
+    }
+    // A file that cannot be written ends no measurement: the next batch tries again.
+    void write(const lk_cost_run *run) {
+        if (path_.empty())
+            return;
+        std::size_t n_bytes = 0;
+        llama::check(lk_cost_run_to_bytes(run, nullptr, 0, &n_bytes));
+        std::string bytes(n_bytes, '\0');
+        llama::check(lk_cost_run_to_bytes(run, &bytes[0], bytes.size(), &n_bytes));
+        try {
+            // An interruption leaves the old file or the new one.
+            write_text(path_ + ".new", bytes);
+            std::filesystem::rename(path_ + ".new", path_);
+        } catch (const std::exception &error) {
+            if (!has_warned_)
+                std::fprintf(stderr, "lowkey: %s: the measurement goes on\n",
+                             printable(error.what()).c_str());
+            has_warned_ = true;
+        }
+    }
+
+  private:
+    std::string path_;
+    bool has_warned_ = false;
+};
 
 // Runs trials of a cost run on the model.
 class Measurement {
@@ -106,12 +160,15 @@ void measure_costs(lk_context *context, llama::Model &model, const CostRequest &
     const llama::Config &c = model.config();
     const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     const llama::CostRunHandle run = make_run(shape, request);
+    Journal journal(request.resume);
+    journal.read(run.get());
     Measurement measurement(context, model, request);
-    std::uint32_t n_trials = 0;
-    llama::check(lk_cost_run_get_counts(run.get(), nullptr, &n_trials));
-    const std::size_t n_documents = LK_COST_TEXTS * request.n_documents;
-    const std::size_t of_document = n_trials / n_documents;
-    Progress progress(n_documents * ((of_document + kTogether - 1) / kTogether));
+    std::uint32_t n_measured = 0, n_trials = 0;
+    llama::check(lk_cost_run_get_counts(run.get(), &n_measured, &n_trials));
+    const auto batches = [](std::size_t n) { return (n + kTogether - 1) / kTogether; };
+    const std::size_t of_document = n_trials / (LK_COST_TEXTS * request.n_documents);
+    const std::size_t left = n_trials - n_measured;
+    Progress progress(left / of_document * batches(of_document) + batches(left % of_document));
     std::vector<std::uint32_t> trials(kTogether);
     for (;;) {
         std::uint32_t n = 0;
@@ -123,6 +180,7 @@ void measure_costs(lk_context *context, llama::Model &model, const CostRequest &
         progress.step(std::string("what keys and values of heads cost, ") +
                       kKinds[trials.front() / of_document / request.n_documents]);
         measurement.add(run.get(), trials);
+        journal.write(run.get());
     }
     llama::check(lk_cost_run_finish(run.get(), calibrator));
 }

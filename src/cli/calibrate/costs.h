@@ -13,7 +13,9 @@
 namespace cli {
 
 struct CostRequest {
-    std::string text;  // running text, and the words of what is made from it
+    std::string text;    // running text, and the words of what is made from it
+    std::string model;   // the file of the weights
+    std::string resume;  // file of what has been measured, which grows; empty = none
     std::uint64_t seed = 1;
     std::size_t context_tokens = 2048;  // packed
     std::size_t n_documents = 2;        // of each kind
@@ -23,7 +25,8 @@ struct CostRequest {
 };
 
 // Sets the costs of all layers, with whole and with clipped ranges: the divergence of the model's
-// predictions, summed over all texts.
+// predictions, summed over all texts. Throws llama::Error, also where the file to resume from is of
+// another model or other texts.
 void measure_costs(lk_context *context, llama::Model &model, const CostRequest &request,
                    lk_calibrator *calibrator);
 
