@@ -6,6 +6,7 @@
 
 #include <lowkey/auto.h>
 #include <lowkey/chanmix.h>
+#include <lowkey/costs.h>
 #include <lowkey/pmkvq.h>
 #include <lowkey/rope.h>
 #include <lowkey/statistics.h>

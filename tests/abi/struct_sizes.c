@@ -162,6 +162,23 @@ OFFSET(lk_pmkvq, budget_step_tokens, 76);
 OFFSET(lk_pmkvq, layer_budgets, 80);
 OFFSET(lk_pmkvq, reserved, 84);
 
+SIZE(lk_cost_options, 32);
+OFFSET(lk_cost_options, size, 0);
+OFFSET(lk_cost_options, n_kinds, 4);
+OFFSET(lk_cost_options, n_documents, 8);
+OFFSET(lk_cost_options, clips, 12);
+OFFSET(lk_cost_options, sink_tokens, 16);
+OFFSET(lk_cost_options, recent_tokens, 20);
+OFFSET(lk_cost_options, fingerprint, 24);
+
+SIZE(lk_cost_trial, 24);
+OFFSET(lk_cost_trial, size, 0);
+OFFSET(lk_cost_trial, document, 4);
+OFFSET(lk_cost_trial, layer, 8);
+OFFSET(lk_cost_trial, kv_head, 12);
+OFFSET(lk_cost_trial, is_value, 16);
+OFFSET(lk_cost_trial, clip, 20);
+
 SIZE(lk_auto, 48);
 OFFSET(lk_auto, size, 0);
 OFFSET(lk_auto, centers, 4);

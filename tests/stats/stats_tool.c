@@ -230,6 +230,25 @@ static void scales(void) {
     free(v);
 }
 
+/* Rows, tokens of the vocabulary, logits of the reference, others -> bits. */
+static void divergence(void) {
+    const uint32_t n_rows = whole(), n = whole();
+    float *rows[2];
+    for (int i = 0; i < 2; ++i) {
+        rows[i] = malloc((size_t)n_rows * n * sizeof(float));
+        if (!rows[i])
+            exit(1);
+        for (size_t at = 0; at < (size_t)n_rows * n; ++at)
+            rows[i][at] = (float)number();
+    }
+    const lk_tensor exact = tensor(rows[0], 1, n), other = tensor(rows[1], 1, n);
+    double bits = 0;
+    check(lk_divergence(&exact, &other, n_rows, n, &bits));
+    printf("%.17g\n", bits);
+    free(rows[0]);
+    free(rows[1]);
+}
+
 /* Bytes per second of one core's time, so that other programs do not count. */
 static void speed(void) {
     enum { T = 65536, H = 8, D = 128 };
@@ -283,6 +302,8 @@ int main(int argc, char **argv) {
         turn();
     else if (!strcmp(command, "scales"))
         scales();
+    else if (!strcmp(command, "divergence"))
+        divergence();
     else if (!strcmp(command, "speed"))
         speed();
     else

@@ -229,6 +229,16 @@ class Auto(Structure):
 
 
 # Each struct by the word between lk_ and _init in the name of its initializer.
+class CostOptions(Structure):
+    _fields_ = [('size', c_uint32), ('n_kinds', c_uint32), ('n_documents', c_uint32), ('clips', c_uint32),
+                ('sink_tokens', c_uint32), ('recent_tokens', c_uint32), ('fingerprint', c_uint64)]
+
+
+class CostTrial(Structure):
+    _fields_ = [('size', c_uint32), ('document', c_uint32), ('layer', c_uint32), ('kv_head', c_uint32),
+                ('is_value', c_uint32), ('clip', c_float)]
+
+
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
     'context_desc': ContextDesc, 'capability': Capability, 'layer': Layer, 'geometry': Geometry,
@@ -238,7 +248,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'snapshot_sequence': SnapshotSequence, 'snapshot_format': SnapshotFormat,
     'probe': Probe, 'chanmix': ChanMix, 'auto': Auto, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
     'chunk_attention': ChunkAttention, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
-    'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq,
+    'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq, 'cost_options': CostOptions, 'cost_trial': CostTrial,
 }
 WITHOUT_INIT = {'pressure'}  # the library fills it
 STRUCT_NAMES = {kind: name for name, kind in STRUCTS.items()}
@@ -266,6 +276,7 @@ CONSTANTS: dict[str, int] = {
     'LK_CACHE_KEEP_WINDOWED': 2,
     'LK_SENSITIVITY_GRADIENT': 1, 'LK_SENSITIVITY_OUTPUT': 2,
     'LK_ROPE_HALVES': 1, 'LK_ROPE_INTERLEAVED': 2, 'LK_POSITION_SCALE': 4, 'LK_SCALE_EXPONENTS': 21, 'LK_COST_CLIPS': 2,
+    'LK_COST_TEXTS': 4, 'LK_COST_REFERENCE': 0xFFFFFFFF,
     'LK_DRAFT_TOKENS': 64, 'LK_MERGE_SPLITS': 16,
     'LK_FINGERPRINT_BYTES': 256, 'LK_MAX_STRUCT_BYTES': 4096,
     'LK_STATISTIC_KEY_MIN': 1, 'LK_STATISTIC_KEY_MAX': 2, 'LK_STATISTIC_KEY_RANGE': 3, 'LK_STATISTIC_KEY_MEAN': 4,
@@ -344,6 +355,18 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_calibrator_get_costs': (_status, [_p, _u32, _p]),
     'lk_calibrator_set_clip_costs': (_status, [_p, _u32, _p]),
     'lk_calibrator_get_clip_costs': (_status, [_p, _u32, _p]),
+    'lk_cost_run_create': (_status, [_p, _p, _p]),
+    'lk_cost_run_destroy': (None, [_p]),
+    'lk_cost_run_next': (_status, [_p, _u32, _p, _p]),
+    'lk_cost_run_get_trial': (_status, [_p, _u32, _p]),
+    'lk_cost_run_plan': (_status, [_p, _u32, _p]),
+    'lk_cost_run_add': (_status, [_p, _u32, _f64]),
+    'lk_cost_run_get_counts': (_status, [_p, _p, _p]),
+    'lk_cost_run_finish': (_status, [_p, _p]),
+    'lk_cost_run_to_bytes': (_status, [_p, _p, _size, _p]),
+    'lk_cost_run_resume': (_status, [_p, _p, _size]),
+    'lk_cost_texts': (_status, [_p, _size, _u32, _u32, _u64, _p, _size, _p]),
+    'lk_divergence': (_status, [_p, _p, _u32, _u32, _p]),
     'lk_calibrator_get_sensitivity': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _p]),
     'lk_calibrator_get_channels': (_status, [_p, _u32, _u32, _u32, _p]),
     'lk_calibrator_get_counts': (_status, [_p, _u32, _p, _p, _p]),

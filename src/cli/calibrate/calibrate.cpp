@@ -53,6 +53,7 @@ llama::CalibratorHandle calibrate(const CalibrateOptions &options) {
             const llama::ContextHandle context = options.device.open();
             CostRequest cost = options.cost;
             cost.text = request.text;
+            cost.model = options.model;
             measure_costs(context.get(), model, cost, calibrator.get());
         }
         return calibrator;
@@ -257,6 +258,9 @@ void add_calibrate(CLI::App &app, int &exit_code) {
     command->add_option("--costs-documents", options->cost.n_documents, "of each kind of text")
         ->capture_default_str()
         ->check(CLI::Range(std::size_t{1}, std::size_t{1000}));
+    command->add_option("--costs-resume", options->cost.resume,
+                        "keep what was measured in this file; an interrupted measurement goes on "
+                        "from it");
     add_pass_options(*command, *options);
     command
         ->add_option("--threads", options->device.n_threads, "CPU threads, 0 = all of the machine")

@@ -1,4 +1,4 @@
-// What each half of each head of a model costs at 2 bits: measured on texts, by its predictions.
+// What the keys and the values of each head of a model cost at 2 bits: a host of lk_cost_run.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef CLI_COSTS_H
@@ -7,33 +7,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "llama/session.h"
 
 namespace cli {
 
 struct CostRequest {
-    std::string text;  // running text, and the words of what is made from it
+    std::string text;    // running text, and the words of what is made from it
+    std::string model;   // the file of the weights
+    std::string resume;  // file of what has been measured, which grows; empty = none
     std::uint64_t seed = 1;
     std::size_t context_tokens = 2048;  // packed
     std::size_t n_documents = 2;        // of each kind
 
-    std::size_t scored_tokens() const { return context_tokens / 4; }  // predicted after it
+    // With the tokens that are predicted.
+    std::size_t document_tokens() const { return context_tokens + context_tokens / 4; }
 };
-
-// A kind of text in documents of n_tokens tokens, as many as requested.
-struct CostText {
-    const char *kind;
-    std::vector<std::string> documents;
-};
-
-// The text itself; lists of its words, each repeated; lines with a word and a number, which come
-// again in another order; assignments of numbers to words and of words to words.
-std::vector<CostText> make_cost_texts(const CostRequest &request);
 
 // Sets the costs of all layers, with whole and with clipped ranges: the divergence of the model's
-// predictions, summed over all texts.
+// predictions, summed over all texts. Throws llama::Error, also where the file to resume from is of
+// another model or other texts.
 void measure_costs(lk_context *context, llama::Model &model, const CostRequest &request,
                    lk_calibrator *calibrator);
 

@@ -17,18 +17,6 @@ constexpr std::uint64_t kAnswerTokens = 1200;  // for the longest answer after a
 constexpr std::uint64_t kSeedStride = 1000003;
 constexpr double kWilsonZ = 1.96;
 
-// log2 of the softmax of a row.
-std::vector<double> log_softmax(const float *row, std::size_t n) {
-    const double top = *std::max_element(row, row + n);
-    double sum = 0;
-    for (std::size_t i = 0; i < n; ++i)
-        sum += std::exp(double{row[i]} - top);
-    std::vector<double> out(n);
-    for (std::size_t i = 0; i < n; ++i)
-        out[i] = (double{row[i]} - top - std::log(sum)) / std::log(2.0);
-    return out;
-}
-
 // All plans at one context length.
 class Round {
   public:
@@ -226,7 +214,8 @@ void Round::ask_alone(std::size_t task_index, const llama::Document &document, P
             const llama::Score score = sessions_[p]->score(
                 prompt, llama::as_tokens(document.questions[i].answer), &logits);
             end_classes(p);
-            results_[p].tasks[task_index].add(score, divergence(exact[i], logits, n_vocabulary_));
+            results_[p].tasks[task_index].add(score,
+                                              llama::divergence(exact[i], logits, n_vocabulary_));
         }
         end_plan(p, progress);
     }
@@ -250,7 +239,7 @@ void Round::ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
         classify(p, prompt);
         const llama::Score score = sessions_[p]->score_kept(prompt, answer, kStreamTokens, &logits);
         end_classes(p);
-        results_[p].tasks[task_index].add(score, divergence(exact, logits, n_vocabulary_));
+        results_[p].tasks[task_index].add(score, llama::divergence(exact, logits, n_vocabulary_));
         end_plan(p, progress);
     }
 }
@@ -326,18 +315,6 @@ void Round::measure_speed(std::size_t plan, Progress &progress) {
 }
 
 }  // namespace
-
-double divergence(const std::vector<float> &exact, const std::vector<float> &other,
-                  std::size_t n_vocabulary) {
-    double sum = 0;
-    for (std::size_t at = 0; at < exact.size(); at += n_vocabulary) {
-        const std::vector<double> p = log_softmax(exact.data() + at, n_vocabulary);
-        const std::vector<double> q = log_softmax(other.data() + at, n_vocabulary);
-        for (std::size_t i = 0; i < n_vocabulary; ++i)
-            sum += std::exp2(p[i]) * (p[i] - q[i]);
-    }
-    return sum;
-}
 
 void TaskResult::add(const llama::Score &score, double divergence) {
     documents.back().answers.push_back({score.exact(), score.n_tokens, score.bits, divergence});

@@ -95,10 +95,6 @@ struct PlanReport {
     bool is_first_pass, is_last_pass;
 };
 
-// Sum over rows of logits of KL(exact, other) in bits; 0 without exact logits.
-double divergence(const std::vector<float> &exact, const std::vector<float> &other,
-                  std::size_t n_vocabulary);
-
 // Results by context, then plan. A document is encoded once for all plans; every question is
 // answered from it and rolled back.
 std::vector<PlanResult> evaluate(lk_context *context, llama::TensorSpace &space,

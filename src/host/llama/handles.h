@@ -28,12 +28,16 @@ struct DestroyPlan {
 struct DestroyCalibrator {
     void operator()(lk_calibrator *calibrator) const { lk_calibrator_destroy(&calibrator); }
 };
+struct DestroyCostRun {
+    void operator()(lk_cost_run *run) const { lk_cost_run_destroy(&run); }
+};
 struct DestroyCache {
     void operator()(lk_cache *cache) const { lk_cache_destroy(&cache); }
 };
 using ContextHandle = std::unique_ptr<lk_context, CloseContext>;
 using PlanHandle = std::unique_ptr<lk_plan, DestroyPlan>;
 using CalibratorHandle = std::unique_ptr<lk_calibrator, DestroyCalibrator>;
+using CostRunHandle = std::unique_ptr<lk_cost_run, DestroyCostRun>;
 using CacheHandle = std::unique_ptr<lk_cache, DestroyCache>;
 
 // A geometry with its layers.

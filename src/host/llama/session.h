@@ -110,6 +110,10 @@ class Session {
     std::vector<lk_sequence> below_;  // those that id_ is a branch of
 };
 
+// Sum over rows of logits of KL(exact, other) in bits; 0 without exact logits.
+double divergence(const std::vector<float> &exact, const std::vector<float> &other,
+                  std::size_t n_vocabulary);
+
 Tokens as_tokens(const std::string &text);
 std::string as_text(const Tokens &tokens);
 

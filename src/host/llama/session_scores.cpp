@@ -35,6 +35,12 @@ double relative_distance(const float *a, const float *b, std::size_t n) {
     return square > 0 ? std::sqrt(error / square) : 0;
 }
 
+lk_tensor rows_of(const std::vector<float> &logits, const Extent &extent) {
+    // The library reads them.
+    auto *data = const_cast<float *>(logits.data());
+    return float_tensor(LK_MEMORY_HOST, data, extent);
+}
+
 }  // namespace
 
 Score Session::score(const Tokens &prompt, const Tokens &answer, std::vector<float> *logits) {
@@ -103,6 +109,19 @@ std::vector<double> Session::output_errors(const std::vector<Session *> &session
     for (double &error : errors)
         error /= first.model_.config().n_layers;
     return errors;
+}
+
+double divergence(const std::vector<float> &exact, const std::vector<float> &other,
+                  std::size_t n_vocabulary) {
+    if (exact.empty())
+        return 0;
+    const Extent extent = {static_cast<std::uint32_t>(exact.size() / n_vocabulary), 1,
+                           static_cast<std::uint32_t>(n_vocabulary)};
+    const lk_tensor exact_rows = rows_of(exact, extent);
+    const lk_tensor other_rows = rows_of(other, extent);
+    double bits = 0;
+    check(lk_divergence(&exact_rows, &other_rows, extent.n_tokens, extent.head_dim, &bits));
+    return bits;
 }
 
 }  // namespace llama

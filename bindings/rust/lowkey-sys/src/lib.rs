@@ -15,7 +15,7 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(lk_context, lk_plan, lk_cache, lk_snapshot, lk_calibrator);
+opaque!(lk_context, lk_plan, lk_cache, lk_snapshot, lk_calibrator, lk_cost_run);
 
 /// Constants of one C type.
 macro_rules! constants {
@@ -30,6 +30,7 @@ mod cache;
 mod chanmix;
 mod chunks;
 mod context;
+mod costs;
 mod merge;
 mod plan;
 mod pmkvq;
@@ -45,6 +46,7 @@ pub use cache::*;
 pub use chanmix::*;
 pub use chunks::*;
 pub use context::*;
+pub use costs::*;
 pub use merge::*;
 pub use plan::*;
 pub use pmkvq::*;

@@ -13,6 +13,7 @@ const SOURCE: &str = concat!(
     include_str!("../src/chanmix.rs"),
     include_str!("../src/chunks.rs"),
     include_str!("../src/context.rs"),
+    include_str!("../src/costs.rs"),
     include_str!("../src/merge.rs"),
     include_str!("../src/plan.rs"),
     include_str!("../src/pmkvq.rs"),
@@ -185,6 +186,8 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
                      recent_tokens, retrieval_share, budget_bytes, budget_tokens,
                      budget_sequences, budget_step_tokens, one_bit, reserved }
+        lk_cost_options { size, n_kinds, n_documents, clips, sink_tokens, recent_tokens, fingerprint }
+        lk_cost_trial { size, document, layer, kv_head, is_value, clip }
         lk_auto { size, centers, sink_tokens, recent_tokens, bits_per_value, budget_bytes,
                   budget_tokens, budget_sequences, budget_step_tokens }
     );
@@ -207,7 +210,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         LK_DEFER_PACK
         LK_CACHE_EVICT LK_CACHE_KEEP_WINDOWED LK_PRESSURE_REFUSE LK_PRESSURE_BUDGET LK_PRESSURE_REMOVE
         LK_SENSITIVITY_GRADIENT LK_SENSITIVITY_OUTPUT
-        LK_ROPE_HALVES LK_ROPE_INTERLEAVED LK_POSITION_SCALE LK_SCALE_EXPONENTS LK_COST_CLIPS
+        LK_ROPE_HALVES LK_ROPE_INTERLEAVED LK_POSITION_SCALE LK_SCALE_EXPONENTS LK_COST_CLIPS LK_COST_TEXTS LK_COST_REFERENCE
     );
     found
 }
