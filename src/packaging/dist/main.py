@@ -13,7 +13,7 @@ from workspace import ROOT, Refused, Workspace
 
 # In the order in which they are made. A module has build(work), which returns its files below work.out, and
 # check(work), which installs them into a clean environment, runs their hello and raises Refused.
-PARTS = ('source',)
+PARTS = ('source', 'debian', 'jetpack')
 
 
 def main() -> int:
