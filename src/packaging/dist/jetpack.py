@@ -36,7 +36,7 @@ NEWEST = {'GLIBC': (2, 35), 'GLIBCXX': (3, 4, 30), 'CXXABI': (1, 3, 13), 'GCC': 
 # Packages of the CUDA runtime, libcudart.so.12, for JetPack 6.0 and its updates.
 RUNTIMES = ' | '.join(f'cuda-cudart-12-{minor}' for minor in (6, 2, 4, 5, 8, 9))
 CONTROL = """Package: {name}
-Version: {version}-{revision}
+Version: {version}
 Architecture: arm64
 Maintainer: {maintainer}
 Installed-Size: {kilobytes}
@@ -61,7 +61,7 @@ REPLACED = ('liblowkey0', 'liblowkey0-cuda', 'liblowkey-dev', 'lowkey-tools', 'l
 def build(work: Workspace) -> list[pathlib.Path]:
     stage = _stage(work)
     _describe(work, stage)
-    path = work.out / f'{NAME}_{work.version}-{debian.REVISION}_arm64.deb'
+    path = work.out / f'{NAME}_{work.version}_arm64.deb'
     _settle(stage, work.epoch)
     run('dpkg-deb', '--root-owner-group', '-Zxz', '--build', stage, path)
     return [path]
@@ -158,7 +158,7 @@ def _describe(work: Workspace, stage: pathlib.Path) -> None:
     about = stage / 'DEBIAN'
     about.mkdir()
     (about / 'control').write_text(CONTROL.format(
-        name=NAME, version=work.version, revision=debian.REVISION, maintainer=debian.maintainer(), kilobytes=kilobytes,
+        name=NAME, version=work.version, maintainer=debian.maintainer(), kilobytes=kilobytes,
         runtimes=RUNTIMES, provided=', '.join(f'{name} (= {work.version})' for name in REPLACED),
         replaced=', '.join(REPLACED)))
     (about / 'md5sums').write_text(''.join(
@@ -174,7 +174,7 @@ def _settle(stage: pathlib.Path, epoch: int) -> None:
 
 def check(work: Workspace) -> None:
     """What a machine without a Jetson can try: contents, symbols, targets of the kernels, and programs under qemu."""
-    path = work.out / f'{NAME}_{work.version}-{debian.REVISION}_arm64.deb'
+    path = work.out / f'{NAME}_{work.version}_arm64.deb'
     stage = work.scratch('jetpack-unpacked')
     run('dpkg-deb', '--info', path)
     run('dpkg', '-x', path, stage)
