@@ -296,7 +296,7 @@ __device__ __forceinline__ void attend_round(const TileArgs &args, const TileBlo
                                              uint32_t rows, uint32_t queries,
                                              Accumulators<kStrips> &acc) {
     constexpr int kSlices = Accumulators<kStrips>::kSlices;
-    Products<kSlices> products = {};
+    float products[kRoundTiles][kSlices][4] = {};  // as Products<kSlices>, at which nvcc 12.4 fails
     multiply_keys<kStrips, kExact, kSlices>(block, round, rows, queries, products);
     if (round.shapes)
         shape_logits<kSlices>(args.layer, *block.tables, warp, products);

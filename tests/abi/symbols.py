@@ -1,4 +1,7 @@
-"""Compares what the shared library exports with the checked-in list."""
+"""Compares what the shared library exports with the checked-in list, and that list with Debian's.
+
+Arguments: the library, the list, the symbols file of Debian's package."""
+import re
 import subprocess
 import sys
 
@@ -21,8 +24,13 @@ def main():
     if listed != sorted(want):
         print('the list is not sorted, or names a symbol twice')
         return 1
+    # Each line of Debian's has the symbol, its version node and the first release that has it.
+    with open(sys.argv[3], encoding='utf-8') as file:
+        packaged = set(re.findall(r'^ (\w+)@Base \d+\.\d+\.\d+$', file.read(), re.M))
+    for name in sorted(want ^ packaged):
+        print(name, 'is in one of', *sys.argv[2:])
     print(f'{len(have)} symbols exported')
-    return have != want
+    return have != want or packaged != want
 
 
 if __name__ == '__main__':

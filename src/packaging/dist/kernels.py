@@ -43,35 +43,43 @@ def runtime(work: Workspace, processor: str) -> pathlib.Path:
 
 def options(work: Workspace, processor: str) -> list[str]:
     """The options of a Meson build that takes the compiled kernels, which are made where they are not there yet."""
-    archs = ARCHS[processor]
-    return ['-Dcuda=enabled', f'-Dcuda-archs={archs}', f'-Dcuda-objects={objects(work, processor)}',
-            f'-Dcuda-runtime={runtime(work, processor)}']
+    return compiled(work, processor, ARCHS[processor], nvcc(), [f'-Dcuda-runtime={runtime(work, processor)}'],
+                    is_cross=processor == 'aarch64')
 
 
-def objects(work: Workspace, processor: str) -> pathlib.Path:
+def compiled(work: Workspace, name: str, archs: str, compiler: str, linked: list[str], is_cross: bool) -> list[str]:
+    """The same for any compiler and list of architectures; `linked` are the options that name the CUDA runtime."""
+    found = ['-Dcuda=enabled', f'-Dcuda-archs={archs}', *linked]
+    return [*found, f'-Dcuda-objects={objects(work, name, archs, compiler, found, is_cross)}']
+
+
+def objects(work: Workspace, name: str, archs: str, compiler: str, found: list[str], is_cross: bool) -> pathlib.Path:
     """The folder of object files. It is kept for as long as no file of the kernels changes: they compile for minutes."""
-    archs = ARCHS[processor]
-    folder = work.kept(f'kernels-{processor}-{_state(archs)}')
+    folder = work.kept(f'kernels-{name}-{_state(archs, compiler)}')
     if not (folder / 'whole').exists():
-        tree, build = work.tree(f'kernels-{processor}'), work.scratch(f'kernels-{processor}-build')
-        cross = ['--cross-file', tree / 'tests/cross/aarch64-linux-gnu.ini'] if processor == 'aarch64' else []
-        run('meson', 'setup', build, tree, *cross, '-Dcuda=enabled', f'-Dcuda-archs={archs}',
-            f'-Dcuda-runtime={runtime(work, processor)}', '-Dvulkan=disabled', '-Dcli=disabled', '-Dexamples=disabled',
-            '-Dtests=disabled')
+        tree, build = work.tree(f'kernels-{name}'), work.scratch(f'kernels-{name}-build')
+        cross = ['--cross-file', tree / 'tests/cross/aarch64-linux-gnu.ini'] if is_cross else []
+        run('meson', 'setup', build, tree, *cross, *found, '-Dvulkan=disabled', '-Dcli=disabled', '-Dexamples=disabled',
+            '-Dtests=disabled', env=first_in_path(compiler))
         targets = run('ninja', '-C', build, '-t', 'targets', 'all', capture=True).splitlines()
         names = sorted(line.split(':')[0] for line in targets if line.startswith('cuda/') and '.o:' in line)
         run('ninja', '-C', build, *names)
-        for name in names:
+        for one in names:
             # The compiler names temporary files in symbols that only debuggers read.
-            run('strip' if processor == 'x86_64' else 'aarch64-linux-gnu-strip', '--strip-unneeded', '-o',
-                folder / pathlib.Path(name).name, build / name)
+            run('aarch64-linux-gnu-strip' if is_cross else 'strip', '--strip-unneeded', '-o',
+                folder / pathlib.Path(one).name, build / one)
         (folder / 'whole').touch()
     return folder
 
 
-def _state(archs: str) -> str:
+def first_in_path(compiler: str) -> dict[str, str]:
+    """The environment in which Meson finds this compiler."""
+    return {'PATH': f'{pathlib.Path(compiler).parent}:{os.environ["PATH"]}'}
+
+
+def _state(archs: str, compiler: str) -> str:
     """What the objects depend on: every header and kernel, the build's rules, the compiler."""
-    state = hashlib.sha256(f'{archs} {run(nvcc(), "--version", capture=True)}'.encode())
+    state = hashlib.sha256(f'{archs} {run(compiler, "--version", capture=True)}'.encode())
     for path in sorted([*ROOT.glob('cuda/**/*'), *ROOT.glob('src/**/*.h'), *ROOT.glob('include/**/*.h')]):
         if path.is_file():
             state.update(path.relative_to(ROOT).as_posix().encode() + b'\0' + path.read_bytes())

@@ -13,7 +13,7 @@ from workspace import ROOT, Refused, Workspace
 
 # In the order in which they are made. A module has build(work), which returns its files below work.out, and
 # check(work), which installs them into a clean environment, runs their hello and raises Refused.
-PARTS = ('source', 'wheel', 'crates', 'go', 'meson', 'cmake', 'conan', 'vcpkg')
+PARTS = ('source', 'wheel', 'debian', 'jetpack', 'crates', 'go', 'meson', 'cmake', 'conan', 'vcpkg')
 
 
 def main() -> int:
