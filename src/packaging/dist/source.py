@@ -17,10 +17,10 @@ def check(work: Workspace) -> None:
     with work.chroot() as system:
         system.install('g++', 'meson', 'ninja-build', 'pkg-config', 'nlohmann-json3-dev', 'libcli11-dev', 'libstb-dev',
                        'libxxhash-dev', 'xz-utils')
-        system.run('tar', '-xf', system.copy(work.archive()), '-C', '/root')
-        tree = f'/root/lowkey-{work.version}'
-        system.run('meson', 'setup', '/root/build', tree, '-Dprefix=/usr', '-Dtests=disabled')
-        system.run('meson', 'install', '-C', '/root/build')
-        system.run('cc', f'{tree}/examples/hello.c', '-o', '/root/hello', '-llowkey')
-        system.run('/root/hello')
+        system.run('tar', '-xf', system.copy(work.archive()), '-C', '/srv')
+        tree = f'/srv/lowkey-{work.version}'
+        system.run('meson', 'setup', '/srv/build', tree, '-Dprefix=/usr', '-Dtests=disabled')
+        system.run('meson', 'install', '-C', '/srv/build')
+        system.run('cc', f'{tree}/examples/hello.c', '-o', '/srv/hello', '-llowkey')
+        system.run('/srv/hello')
         system.run('lowkey', 'info')

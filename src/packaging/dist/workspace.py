@@ -39,22 +39,6 @@ def sha256(path: pathlib.Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def pack(target: pathlib.Path, entries: list[tuple[pathlib.Path, str]], epoch: int, preset: int = 9) -> None:
-    """Write a .tar.xz of files and their names in it: sorted, of one time and of one owner."""
-    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-        info.uid = info.gid = 0
-        info.uname = info.gname = 'root'
-        info.mtime = epoch
-        info.mode = 0o755 if info.mode & 0o100 else 0o644
-        return info
-
-    part = target.with_suffix('.part')
-    with tarfile.open(part, 'w:xz', preset=preset) as tar:
-        for path, name in sorted(entries, key=lambda entry: entry[1]):
-            tar.add(path, name, recursive=False, filter=plain)
-    part.rename(target)
-
-
 class Workspace:
     """One release below a folder: `out` has what is published, everything else may be deleted.
 
@@ -93,14 +77,29 @@ class Workspace:
         files = [ROOT / name for name in names if (ROOT / name).is_file()]
         state, packed = self.folder / 'archive.state', self._state(files)
         if not path.exists() or not self.is_kept and (not state.exists() or state.read_text() != packed):
-            pack(path, [(file, f'lowkey-{self.version}/{file.relative_to(ROOT)}') for file in files], self.epoch,
-                 self.preset)
+            self.pack_xz([(file, f'lowkey-{self.version}/{file.relative_to(ROOT)}') for file in files], path)
             state.write_text(packed)
         return path
 
+    def pack_xz(self, entries: list[tuple[pathlib.Path, str]], path: pathlib.Path) -> None:
+        """A .tar.xz of files under their names in it, of equal bytes for equal files."""
+        part = path.with_suffix('.part')
+        with tarfile.open(part, 'w:xz', preset=self.preset) as tar:
+            for source, name in sorted(entries, key=lambda entry: entry[1]):
+                tar.add(source, name, recursive=False, filter=self._plain)
+        part.rename(path)
+
+    def _plain(self, info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = 'root'
+        info.mtime = self.epoch
+        info.mode = 0o755 if info.mode & 0o100 else 0o644
+        return info
+
     def _state(self, files: list[pathlib.Path]) -> str:
         """Differs as soon as a file of the tree has changed."""
-        stats = [(str(file), file.stat().st_mode, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
+        stats = [(str(file), *(getattr(file.stat(), f'st_{name}') for name in ('mode', 'size', 'mtime_ns')))
+                 for file in sorted(files)]
         return hashlib.sha256(repr((self.epoch, self.preset, stats)).encode()).hexdigest()
 
     def tree(self, name: str) -> pathlib.Path:
