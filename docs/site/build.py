@@ -89,12 +89,14 @@ def linked(text: str, page: pathlib.Path, stage: pathlib.Path) -> str:
     return ''.join(part if index % 2 else LINK.sub(replaced, part) for index, part in enumerate(parts))
 
 
-def reference(stage: pathlib.Path, temp: pathlib.Path) -> None:
-    """The pages of the C interface, by Doxygen, and of the Python package."""
-    settings = (ROOT / 'docs/Doxyfile').read_text(encoding='utf-8') + 'GENERATE_HTML = NO\nGENERATE_XML = YES\n'
-    subprocess.run(['doxygen', '-'], cwd=ROOT, input=settings, env={**os.environ, 'LOWKEY_DOCS': str(temp)}, text=True,
-                   check=True)
-    interface = Interface(temp / 'xml')
+def described(folder: pathlib.Path) -> Interface:
+    """The C interface, by Doxygen."""
+    subprocess.run(['doxygen', 'docs/Doxyfile'], cwd=ROOT, env={**os.environ, 'LOWKEY_DOCS': str(folder)}, check=True)
+    return Interface(folder / 'xml')
+
+
+def reference(stage: pathlib.Path, interface: Interface) -> None:
+    """The pages of the C interface and of the Python package."""
     headers = sorted(interface.headers, key=lambda header: (header != 'lowkey.h', header))
     for header in headers:
         write(stage / 'c' / f'{pathlib.Path(header).stem}.rst', interface.page(header))
@@ -115,7 +117,7 @@ def make(folder: pathlib.Path) -> int:
         temp = pathlib.Path(name)
         stage = temp / 'pages'
         collect(stage)
-        reference(stage, temp)
+        reference(stage, described(temp))
         shutil.copytree(HERE / '_static', stage / '_static')
         shutil.copy(HERE / 'conf.py', stage)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What makes the site, without Sphinx: links that lead nowhere are found, pages link to copies of files, and each exported
 function has a declaration on a page of the C interface (left out without doxygen)."""
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -13,7 +11,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'docs/site'))
 sys.dont_write_bytecode = True
 import build  # noqa: E402
-import interface  # noqa: E402
 import links  # noqa: E402
 
 GOOD = '<h1 id="top">x</h1><a href="sub/other.html#there">x</a><a href="#top">x</a><a href="https://example.org">x</a>'
@@ -51,10 +48,7 @@ def rewritten_links(temp):
 
 
 def declared(temp):
-    settings = (ROOT / 'docs/Doxyfile').read_text(encoding='utf-8') + 'GENERATE_HTML = NO\nGENERATE_XML = YES\n'
-    subprocess.run(['doxygen', '-'], cwd=ROOT, input=settings, env={**os.environ, 'LOWKEY_DOCS': str(temp)}, text=True,
-                   check=True)
-    made = interface.Interface(temp / 'xml')
+    made = build.described(temp)
     pages = ''.join(made.page(header) for header in made.headers)
     found = set(re.findall(r'^\.\. c:function:: .*?(lk_\w+)\(', pages, re.M))
     for name in (ROOT / 'tests/abi/symbols.txt').read_text(encoding='utf-8').split():
