@@ -102,9 +102,11 @@ def reference(stage: pathlib.Path, interface: Interface) -> None:
         write(stage / 'c' / f'{pathlib.Path(header).stem}.rst', interface.page(header))
     write(stage / 'c/index.md', C_INDEX.format(pages='\n'.join(pathlib.Path(header).stem for header in headers)))
     for module in PYTHON:
+        is_package = (ROOT / 'bindings/python' / module.replace('.', '/')).is_dir()
         # A package's names come from its files.
-        members = '' if (ROOT / f'bindings/python/{module.replace(".", "/")}.py').exists() else '   :imported-members:\n'
-        write(stage / 'python' / f'{module}.rst', f'{module}\n{"=" * len(module)}\n\n.. automodule:: {module}\n' + members)
+        names = '   :imported-members:\n' if is_package else ''
+        text = f'{module}\n{"=" * len(module)}\n\n.. automodule:: {module}\n{names}'
+        write(stage / 'python' / f'{module}.rst', text)
     write(stage / 'python/index.md', PYTHON_INDEX.format(pages='\n'.join(PYTHON)))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes the site, without Sphinx: links that lead nowhere are found, pages link to copies of files, and each exported
-function has a declaration on a page of the C interface (left out without doxygen)."""
+"""What makes the site, without Sphinx: links that lead nowhere are found, pages link to copies of files, and each
+exported function has a declaration on a page of the C interface (left out without doxygen)."""
 import pathlib
 import re
 import shutil
@@ -17,7 +17,8 @@ GOOD = '<h1 id="top">x</h1><a href="sub/other.html#there">x</a><a href="#top">x<
 # A page and the fault that it has.
 BAD = (('<a href="gone.html">', 'gone.html is not there'), ('<a href="#gone">', '#gone has no such section'),
        ('<a href="sub/other.html#gone">', '#gone has no such section'),
-       ('<script src="https://example.org/x.js">', 'a browser would fetch'), ('<img src="x.png">', 'x.png is not there'))
+       ('<script src="https://example.org/x.js">', 'a browser would fetch'),
+       ('<img src="x.png">', 'x.png is not there'))
 
 
 def checked_links(temp):
@@ -38,7 +39,8 @@ def rewritten_links(temp):
     page = ROOT / 'docs/guide.md'
     for text, wanted in (('[a](../examples/hello.c)', '[a](../examples/hello.c)'), ('[a](../examples/demo)', 'a'),
                          ('[a](../README.md#use-it)', '[a](../index.md#use-it)'), ('[a](PLAN.md#x)', '[a](PLAN.md#x)'),
-                         ('[a](../include/lowkey)', '[a](../c/index.md)'), ('[a](https://x.org/)', '[a](https://x.org/)'),
+                         ('[a](../include/lowkey)', '[a](../c/index.md)'),
+                         ('[a](https://x.org/)', '[a](https://x.org/)'),
                          ('```\n[a](../examples/demo)\n```', '```\n[a](../examples/demo)\n```')):
         made = build.linked(text, page, temp)
         if made != wanted:

@@ -47,6 +47,11 @@ COMPONENTS = (
               b'CUDA driver version is insufficient for CUDA runtime version', ('nvcc',)),
     Component('libc++', 'Organization: LLVM', 'Apache-2.0 WITH LLVM-exception', b'NSt3__1', ('zig',)),
 )
+# Where tools of other places lie, and what states a version there. A release may hold runtimes of two toolkits.
+KEPT = {
+    'nvcc': ('kept/cuda-*', r'cuda-(?:runtime-)?(\d+\.\d+)', '{}'),
+    'zig': ('kept/**/ziglang-*.dist-info', r'ziglang-([\d.]*\d)', 'that of zig {}'),
+}
 NVIDIA = {
     'licenseId': 'LicenseRef-NVIDIA-CUDA-EULA',
     'name': 'NVIDIA CUDA Toolkit End User License Agreement',
@@ -85,10 +90,11 @@ def held(path: pathlib.Path) -> list[Component]:
 
 def version(component: Component, work: Workspace) -> str:
     """The version that this machine compiles with."""
-    kept = {'zig': 'kept/**/ziglang-*.dist-info', 'nvcc': 'kept/cuda-runtime-*'}.get(component.version[0])
+    kept = KEPT.get(component.version[0])
     if kept:
-        found = sorted(path.name for path in work.folder.glob(kept))
-        return re.search(r'-(\d[\d.]*\d)', found[-1])[1] if found else 'NOASSERTION'
+        pattern, name, text = kept
+        found = {match[1] for path in work.folder.glob(pattern) if (match := re.match(name, path.name))}
+        return text.format(', '.join(sorted(found))) if found else 'NOASSERTION'
     return run(*component.version, capture=True).splitlines()[0]
 
 
