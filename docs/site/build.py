@@ -24,7 +24,15 @@ PAGES = ('*.md', 'docs/*.md', 'docs/lab/*.md', 'tests/model/README.md')
 LINK = re.compile(r'(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)')
 # Where a link to a folder leads.
 FOLDERS = {'include/lowkey': 'c/index.md'}
-PYTHON = ('lowkey', 'lowkey.chunks', 'lowkey.transformers', 'lowkey.lm_eval')
+# The modules of the Python package, and what autodoc does not find in them: constants, and imports at first use.
+PYTHON = {
+    'lowkey': ('autodata:: lowkey.plan.ALL', 'autodata:: lowkey.calibrator.POSITION_SCALE',
+               'autodata:: lowkey.calibrator.COST_CLIPS'),
+    'lowkey.chunks': (),
+    'lowkey.transformers': (),
+    'lowkey.lm_eval': ('autofunction:: lowkey.lm_eval.evaluation.evaluate',
+                       'autoclass:: lowkey.lm_eval.evaluation.Evaluation', 'autoclass:: lowkey.lm_eval.model.LowkeyLM'),
+}
 C_INDEX = """# C interface
 
 One page for each header. `#include <lowkey/lowkey.h>` brings all but `vulkan.h`.
@@ -101,12 +109,12 @@ def reference(stage: pathlib.Path, interface: Interface) -> None:
     for header in headers:
         write(stage / 'c' / f'{pathlib.Path(header).stem}.rst', interface.page(header))
     write(stage / 'c/index.md', C_INDEX.format(pages='\n'.join(pathlib.Path(header).stem for header in headers)))
-    for module in PYTHON:
+    for module, more in PYTHON.items():
         is_package = (ROOT / 'bindings/python' / module.replace('.', '/')).is_dir()
         # A package's names come from its files.
         names = '   :imported-members:\n' if is_package else ''
         text = f'{module}\n{"=" * len(module)}\n\n.. automodule:: {module}\n{names}'
-        write(stage / 'python' / f'{module}.rst', text)
+        write(stage / 'python' / f'{module}.rst', '\n.. '.join([text, *more]) + '\n')
     write(stage / 'python/index.md', PYTHON_INDEX.format(pages='\n'.join(PYTHON)))
 
 

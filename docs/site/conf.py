@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import types
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -26,6 +27,9 @@ pygments_dark_style = 'github-dark'
 sys.path.insert(0, os.environ['LOWKEY_SITE_PYTHON'])
 sys.dont_write_bytecode = True
 autodoc_mock_imports = ['lm_eval', 'numpy', 'safetensors', 'torch', 'tqdm', 'transformers']
+# Of a class below a decorator that is replaced, nothing would be left.
+registry = sys.modules['lm_eval.api.registry'] = types.ModuleType('lm_eval.api.registry')
+registry.register_model = lambda *names: lambda model: model
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'signature'
 autodoc_default_options = {'members': True}
@@ -42,7 +46,8 @@ def parameters(app, what, name, thing, options, lines):
     for index, line in enumerate(lines):
         match = PARAMETER.match(line)
         if match:
-            lines[index] = f'{match[1]}:param {match[2]}: {match[3]}'
+            # Before a blank the field's argument would be a type.
+            lines[index] = f'{match[1]}:param {match[2].replace(" ", "")}: {match[3]}'
 
 
 def link_c_names(app, doctree):
