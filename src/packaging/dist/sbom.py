@@ -42,7 +42,7 @@ COMPONENTS = (
               ('pkg-config', '--modversion', 'CLI11')),
     # stb writes the pictures of the command, which is the one user of CLI11.
     Component('stb', 'Person: Sean Barrett', 'MIT', b'N3CLI3AppE',
-              ('dpkg-query', '-W', '-f', '${Version}\n', 'libstb-dev')),
+              ('dpkg-query', '-W', '-f', r'${Version}\n', 'libstb-dev')),
     Component('CUDA runtime', 'Organization: NVIDIA Corporation', 'LicenseRef-NVIDIA-CUDA-EULA',
               b'CUDA driver version is insufficient for CUDA runtime version', ('nvcc',)),
     Component('libc++', 'Organization: LLVM', 'Apache-2.0 WITH LLVM-exception', b'NSt3__1', ('zig',)),
