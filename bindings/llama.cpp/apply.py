@@ -18,11 +18,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The adapter's files, by the folder of llama.cpp that gets them.
 FILES = {
     'include': ['llama-lowkey.h'],
-    'src': ['lowkey-graph.cpp', 'lowkey-hooks.h', 'lowkey-kv.cpp', 'lowkey-kv.h', 'lowkey-model.cpp', 'lowkey-model.h',
-            'lowkey-options.cpp', 'lowkey-options.h', 'lowkey-state.cpp', 'lowkey-store.cpp', 'lowkey-store.h',
+    'src': ['llama-lowkey-calibrate.cpp', 'lowkey-cells.cpp', 'lowkey-cells.h', 'lowkey-graph.cpp', 'lowkey-hooks.h',
+            'lowkey-kv.cpp', 'lowkey-kv.h', 'lowkey-model.cpp', 'lowkey-model.h', 'lowkey-options.cpp', 'lowkey-options.h',
+            'lowkey-state.cpp', 'lowkey-statistics.cpp', 'lowkey-statistics.h', 'lowkey-store.cpp', 'lowkey-store.h',
             'lowkey-threads.cpp', 'lowkey-threads.h'],
 }
-SOURCES = [name for name in FILES['src'] if name.endswith('.cpp')]
+SOURCES = [name for name in FILES['src'] if name.startswith('lowkey-') and name.endswith('.cpp')]
 INCLUDE = '#include "lowkey-hooks.h" // lowkey'
 
 OPTIONS = '''\
@@ -40,7 +41,9 @@ BEFORE, AFTER = 'before', 'after'
 HOOKS = [
     ('src/CMakeLists.txt', '    llama-kv-cache.cpp', AFTER, '    ' + ' '.join(SOURCES) + ' # lowkey'),
     ('src/CMakeLists.txt', 'target_link_libraries(llama PUBLIC ggml)', AFTER,
-     'find_package(lowkey REQUIRED) # lowkey\ntarget_link_libraries(llama PRIVATE lowkey::lowkey) # lowkey'),
+     'find_package(lowkey REQUIRED) # lowkey\ntarget_link_libraries(llama PRIVATE lowkey::lowkey) # lowkey\n'
+     'add_executable(llama-lowkey-calibrate llama-lowkey-calibrate.cpp) # lowkey\n'
+     'target_link_libraries(llama-lowkey-calibrate PRIVATE llama lowkey::lowkey) # lowkey'),
     ('src/llama-model.cpp', '#include "llama-model.h"', AFTER, INCLUDE),
     ('src/llama-model.cpp', '    llama_memory_i * res;', BEFORE,
      '    if (llama_memory_i * lowkey = lowkey_create_memory(*this, params, cparams)) { return lowkey; } // lowkey'),
@@ -50,6 +53,9 @@ HOOKS = [
     ('src/llama-graph.cpp', '#include "llama-graph.h"', AFTER, INCLUDE),
     ('src/llama-graph.cpp', '    if (cparams.training) {', BEFORE,
      '    if (lowkey_owns(mctx)) { k = k_cur; v = v_cur; } else // lowkey'),
+    ('src/llama-graph.cpp', '    auto * v_rot = is_swa ? inp->self_v_rot_swa : inp->self_v_rot;', BEFORE,
+     '    if (lowkey_owns(mctx)) { llm_graph_input_attn_no_cache none(hparams, cparams); return build_attn(&none, wo, wo_b,'
+     ' wo_s, q_cur, k_cur, v_cur, kq_b, sinks, v_mla, kq_scale, il); } // lowkey'),
     ('src/llama-graph.cpp', '    const bool v_trans = v->nb[1] > v->nb[2];', BEFORE,
      '    if (ggml_tensor * lowkey = lowkey_attention(ctx0, gf, mctx, cparams.causal_attn, q, k, v, kq_b, sinks, v_mla,'
      ' kq_scale, il)) { return lowkey; } // lowkey'),

@@ -32,6 +32,23 @@ LLAMA_API const char *llama_lowkey_set_plan(const char *name_or_file);
  * Returns as llama_lowkey_set_plan(). */
 LLAMA_API const char *llama_lowkey_set_budget(const char *bytes);
 
+/* Gather statistics of the keys, queries and values that a context computes from now on, in batches
+ * of one sequence; docs/CALIBRATION.md of lowkey describes them. The first call of a context begins
+ * with empty ones.
+ *
+ * context        runs under a plan; "fp16" leaves keys and values as the model computes them
+ * period_tokens  0: the next tokens are a text. Else they are a probe, whose sentence of so many
+ *                tokens is repeated, decoded from position 0 on in one micro-batch
+ * prefix_tokens  of a probe, before its first sentence
+ *
+ * Returns as llama_lowkey_set_plan(). */
+LLAMA_API const char *llama_lowkey_gather(struct llama_context *context, uint32_t prefix_tokens,
+                                          uint32_t period_tokens);
+
+/* Write the statistics of a context to a file, from which lk_calibrator_from_bytes() and `lowkey
+ * plan` make plans. Returns as llama_lowkey_set_plan(). */
+LLAMA_API const char *llama_lowkey_save_statistics(struct llama_context *context, const char *path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -100,5 +100,5 @@ ggml_tensor *lowkey_attention(ggml_context *ctx, ggml_cgraph *graph,
 
 bool lowkey_step_done(const llama_memory_context_i *mctx) {
     const auto *context = dynamic_cast<const lowkey::KvContext *>(mctx);
-    return context == nullptr || context->cache()->end();
+    return context == nullptr || context->cache()->finish();
 }

@@ -4,9 +4,11 @@
 #include <llama-batch.h>
 #include <llama-cparams.h>
 #include <llama-impl.h>
+#include <llama-lowkey.h>
 #include <llama-model.h>
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -16,8 +18,9 @@
 namespace lowkey {
 namespace {
 
-Limits limits_of(const llama_cparams &cparams) {
+Limits limits_of(const llama_memory_params &params, const llama_cparams &cparams) {
     Limits limits;
+    limits.keeps_windowed = params.swa_full;
     limits.n_tokens = cparams.n_ctx;
     limits.n_sequences = cparams.n_seq_max;
     // A unified cache takes any number of a sequence below this one.
@@ -57,16 +60,15 @@ std::vector<Run> runs_of(const llama_ubatch &ubatch) {
 
 }  // namespace
 
-KvCache::KvCache(const llama_model &model, const llama_cparams &cparams, const Settings &settings)
-    : llama_kv_cache(
-          model, model.hparams, GGML_TYPE_F16, GGML_TYPE_F16, /*v_trans=*/false,
-          /*offload=*/false, /*unified=*/true, cparams.n_ctx, cparams.n_seq_max, /*n_pad=*/1,
-          /*n_swa=*/0, LLAMA_SWA_TYPE_NONE, /*mem_other=*/nullptr, [](int32_t) { return false; },
-          nullptr, nullptr),
-      is_dry_(model.hparams.no_alloc),
+KvCache::KvCache(const llama_model &model, const llama_memory_params &params,
+                 const llama_cparams &cparams, const Settings &settings)
+    : is_dry_(model.hparams.no_alloc),
+      n_cells_(cparams.n_ctx),
+      n_windowed_(static_cast<llama_pos>(model.hparams.n_swa)),
       index_(geometry_of(model).index),
-      store_(geometry_of(model).layers, settings, limits_of(cparams),
-             fingerprint_of(model, cparams)) {
+      store_(geometry_of(model).layers, settings, limits_of(params, cparams),
+             fingerprint_of(model, cparams)),
+      cells_(make_cells(model, cparams.n_ctx, cparams.n_seq_max)) {
     for (uint32_t layer = 0; layer < store_.n_layers(); ++layer) {
         for (const bool is_causal : {false, true})
             nodes_.push_back(Node{this, layer, is_causal});
@@ -91,18 +93,20 @@ llama_memory_context_ptr KvCache::init_batch(llama_batch_allocr &balloc, uint32_
         if (!is_whole || std::any_of(ubatches.begin(), ubatches.end(),
                                      [](const llama_ubatch &u) { return runs_of(u).empty(); }))
             continue;
-        slot_info_vec_t slots = prepare(ubatches);
-        if (slots.empty())  // the cells of the context are full
-            return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         if (!fits(ubatches.front()))
-            return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
-        return std::make_unique<KvContext>(this, std::move(slots), std::move(ubatches));
+            return cells_->failed();
+        llama_memory_context_ptr context = cells_->batch(this, std::move(ubatches));
+        return context != nullptr ? std::move(context) : cells_->failed();
     }
     LLAMA_LOG_ERROR("lowkey: a batch has a sequence whose positions do not follow one another\n");
-    return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+    return cells_->failed();
 }
 
-llama_memory_context_ptr KvCache::init_full() { return std::make_unique<KvContext>(this); }
+llama_memory_context_ptr KvCache::init_full() { return cells_->full(this); }
+
+llama_memory_context_ptr KvCache::init_update(llama_context *context, bool optimize) {
+    return cells_->memory().init_update(context, optimize);
+}
 
 bool KvCache::report() {
     if (store_.fault().empty())
@@ -135,13 +139,13 @@ bool KvCache::begin(const llama_ubatch &ubatch) {
     }
 }
 
-bool KvCache::end() {
-    store_.end();
+bool KvCache::finish() {
+    store_.finish();
     return report();
 }
 
 void KvCache::clear(bool data) {
-    llama_kv_cache::clear(data);
+    cells_->memory().clear(data);
     try {
         store_.remove_all();
     } catch (const std::exception &error) {
@@ -161,9 +165,19 @@ bool KvCache::remove_range(llama_seq_id sequence, llama_pos p0, llama_pos p1) {
             p0, p1 - 1, sequence, last);
         return false;
     }
-    if (!llama_kv_cache::seq_rm(sequence, p0, p1))
+    const uint64_t n_tokens = static_cast<uint64_t>(p0);
+    const uint64_t least = store_.least_length(sequence);
+    if (n_tokens > 0 && n_tokens < least) {
+        LLAMA_LOG_ERROR(
+            "lowkey: sequence %d cannot go back to %d tokens, only to %llu or more: sliding "
+            "windows "
+            "have left the tokens before; a full cache of windows (--swa-full) keeps them\n",
+            sequence, p0, static_cast<unsigned long long>(least));
         return false;
-    store_.truncate(sequence, static_cast<uint64_t>(p0));
+    }
+    if (!cells_->memory().seq_rm(sequence, p0, p1))
+        return false;
+    store_.truncate(sequence, n_tokens);
     return true;
 }
 
@@ -171,7 +185,6 @@ bool KvCache::seq_rm(llama_seq_id sequence, llama_pos p0, llama_pos p1) {
     p0 = std::max(p0, 0);
     p1 = p1 < 0 ? std::numeric_limits<llama_pos>::max() : p1;
     try {
-        store_.end();
         if (sequence >= 0)
             return remove_range(sequence, p0, p1);
         bool is_removed = true;
@@ -186,7 +199,6 @@ bool KvCache::seq_rm(llama_seq_id sequence, llama_pos p0, llama_pos p1) {
 
 void KvCache::seq_cp(llama_seq_id from, llama_seq_id to, llama_pos p0, llama_pos p1) {
     try {
-        store_.end();
         const uint64_t n_tokens =
             p1 < 0 ? store_.length(from) : std::min<uint64_t>(store_.length(from), p1);
         if (from == to || n_tokens == 0)
@@ -196,8 +208,8 @@ void KvCache::seq_cp(llama_seq_id from, llama_seq_id to, llama_pos p0, llama_pos
                                      " from position " + std::to_string(p0) +
                                      " was requested: lowkey copies tokens from the first one on");
         store_.fork(from, to, n_tokens);
-        llama_kv_cache::seq_rm(to, -1, -1);
-        llama_kv_cache::seq_cp(from, to, -1, static_cast<llama_pos>(n_tokens));
+        cells_->memory().seq_rm(to, -1, -1);
+        cells_->memory().seq_cp(from, to, -1, static_cast<llama_pos>(n_tokens));
     } catch (const std::exception &error) {
         store_.fail(error.what());
     }
@@ -209,7 +221,7 @@ void KvCache::seq_keep(llama_seq_id sequence) {
             if (number != sequence)
                 store_.remove(number);
         }
-        llama_kv_cache::seq_keep(sequence);
+        cells_->memory().seq_keep(sequence);
     } catch (const std::exception &error) {
         store_.fail(error.what());
     }
@@ -227,6 +239,17 @@ void KvCache::seq_div(llama_seq_id sequence, llama_pos p0, llama_pos p1, int div
         return;
     store_.fail("a division of positions of sequence " + std::to_string(sequence) +
                 " was requested: packed keys keep their positions");
+}
+
+llama_pos KvCache::seq_pos_min(llama_seq_id sequence) const {
+    if (store_.length(sequence) == 0)
+        return -1;
+    const llama_pos least = static_cast<llama_pos>(store_.least_length(sequence));
+    return least == 0 ? 0 : std::max(least - n_windowed_ - 1, 0);
+}
+
+llama_pos KvCache::seq_pos_max(llama_seq_id sequence) const {
+    return cells_->memory().seq_pos_max(sequence);
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> KvCache::memory_breakdown() const {
@@ -253,10 +276,6 @@ Node *KvCache::describe(int il, bool is_causal, const ggml_tensor *sinks, float 
     return &nodes_[2 * layer + is_causal];
 }
 
-bool KvContext::apply() {
-    return (!has_batch_ || cache_->begin(get_ubatch())) && llama_kv_cache_context::apply();
-}
-
 }  // namespace lowkey
 
 llama_memory_i *lowkey_create_memory(const llama_model &model, const llama_memory_params &params,
@@ -265,5 +284,33 @@ llama_memory_i *lowkey_create_memory(const llama_model &model, const llama_memor
     if (settings.plan.empty())
         return nullptr;
     lowkey::check_model(model, params, cparams);
-    return new lowkey::KvCache(model, cparams, settings);
+    return new lowkey::KvCache(model, params, cparams, settings);
+}
+
+namespace lowkey {
+namespace {
+
+KvCache &cache_of(llama_context *context) {
+    auto *cache = context ? dynamic_cast<KvCache *>(llama_get_memory(context)) : nullptr;
+    if (cache == nullptr)
+        throw std::runtime_error("the context has no cache of lowkey");
+    return *cache;
+}
+
+}  // namespace
+}  // namespace lowkey
+
+extern "C" const char *llama_lowkey_gather(llama_context *context, uint32_t prefix_tokens,
+                                           uint32_t period_tokens) {
+    return lowkey::sentence_of(
+        [&] { lowkey::cache_of(context).store().gather().expect(prefix_tokens, period_tokens); });
+}
+
+extern "C" const char *llama_lowkey_save_statistics(llama_context *context, const char *path) {
+    return lowkey::sentence_of([&] {
+        const std::vector<char> bytes = lowkey::cache_of(context).store().gather().bytes();
+        std::ofstream file(path, std::ios::binary);
+        if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())) || !file.flush())
+            throw std::runtime_error(std::string(path) + ": cannot be written");
+    });
 }

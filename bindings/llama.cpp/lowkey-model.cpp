@@ -25,8 +25,8 @@ const char *refusal_of_model(const llama_model &model) {
         return "the model's attention is not causal";
     if (hparams.swa_type == LLAMA_SWA_TYPE_CHUNKED)
         return "chunked windows are not supported";
-    if (hparams.swa_type != LLAMA_SWA_TYPE_NONE || hparams.is_swa_any())
-        return "models with sliding windows are not supported";
+    if (hparams.swa_type == LLAMA_SWA_TYPE_SYMMETRIC)
+        return "windows that include later tokens are not supported";
     if (hparams.use_alibi || hparams.f_max_alibi_bias > 0)
         return "ALiBi is not supported";
     if (hparams.is_mla())
@@ -85,6 +85,8 @@ Geometry geometry_of(const llama_model &model) {
                   hparams.attn_soft_cap ? hparams.f_attn_logit_softcapping : 0.0f});
         geometry.layers.back().scale =
             factor_of(hparams.f_attention_scale, hparams.n_embd_head_k(il));
+        if (hparams.swa_type == LLAMA_SWA_TYPE_STANDARD && hparams.is_swa(il))
+            geometry.layers.back().window_tokens = hparams.n_swa;
     }
     if (geometry.layers.empty())
         throw std::runtime_error("lowkey cannot run this model: it has no attention layer");

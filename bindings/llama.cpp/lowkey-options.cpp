@@ -69,20 +69,18 @@ std::string environment(const char *name) {
     return value ? value : "";
 }
 
-// Runs one setter and gives its sentence as the C interface promises.
-template <typename Set>
-const char *sentence_of(Set set) {
+}  // namespace
+
+const char *sentence_of(const std::function<void()> &function) {
     thread_local std::string sentence;
     try {
-        set();
+        function();
         return nullptr;
     } catch (const std::exception &error) {
         sentence = error.what();
         return sentence.c_str();
     }
 }
-
-}  // namespace
 
 void check(lk_status status) {
     if (status == LK_OK)

@@ -7,6 +7,7 @@
 #include <lowkey/lowkey.h>
 
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -28,6 +29,9 @@ struct Shortfall : std::runtime_error {
 
 // Throws std::runtime_error with the library's sentence unless status is LK_OK.
 void check(lk_status status);
+
+// Runs a function and gives the sentence of its failure as llama-lowkey.h promises, or nullptr.
+const char *sentence_of(const std::function<void()> &function);
 
 // The plan that a setting names, owned by the caller. Throws std::runtime_error with a sentence.
 lk_plan *make_plan(const std::string &name_or_file, const lk_geometry &geometry);

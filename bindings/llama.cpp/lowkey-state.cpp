@@ -5,6 +5,7 @@
 //   u32 n_spans
 //   u64 snapshot_bytes
 //   i32 [n_sequences]     llama.cpp's numbers, in the order of the snapshot
+//   u64 [n_sequences]     the length at which sliding windows last freed pages; 0 = never
 //   spans                 cells of consecutive positions that the same sequences share:
 //     i32 first           position of the first one
 //     u32 n_cells, n_ids
@@ -28,7 +29,7 @@ namespace lowkey {
 namespace {
 
 constexpr uint32_t kMagic = 0x766b6b6c;  // "lkkv"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Span {
     llama_pos first;
@@ -80,6 +81,7 @@ std::vector<Span> spans_of(const llama_kv_cells &cells, const std::vector<int32_
 // Reads and checks all but the snapshot: each sequence has the positions 0 .. n - 1, once.
 struct Header {
     std::vector<int32_t> sequences;
+    std::vector<uint64_t> freed_lengths;  // for each sequence
     std::vector<Span> spans;
     uint64_t snapshot_bytes;
 };
@@ -140,6 +142,8 @@ Header read_header(llama_io_read_i &io, uint32_t n_cells) {
     if (n_sequences > LLAMA_MAX_SEQ)
         damaged(std::to_string(n_sequences) + " sequences");
     header.sequences = read_sequences(io, n_sequences);
+    for (uint32_t i = 0; i < n_sequences; ++i)
+        header.freed_lengths.push_back(get<uint64_t>(io));
     uint64_t n_used = 0;
     for (uint32_t i = 0; i < n_spans; ++i) {
         header.spans.push_back(read_span(io, header.sequences));
@@ -187,7 +191,7 @@ int64_t read_snapshot(void *user, void *data, size_t n_bytes) {
 }
 
 // Occupies cells for the tokens of a state.
-void place(KvCache &cache, const std::vector<Span> &spans) {
+void place(Cells &cells, const std::vector<Span> &spans) {
     uint32_t n_cells = 0;
     for (const Span &span : spans)
         n_cells += span.n_cells;
@@ -203,17 +207,15 @@ void place(KvCache &cache, const std::vector<Span> &spans) {
         }
     }
     ubatch.seq_id_unq[0] = owned.front().ids.front();
-    const llama_kv_cache::slot_info slots = cache.find_slot(ubatch, false);
-    if (slots.empty())
+    if (!cells.place(ubatch))
         throw std::runtime_error("the context has no " + std::to_string(n_cells) + " free cells");
-    cache.apply_ubatch(slots, ubatch);
 }
 
 }  // namespace
 
 void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
                           llama_state_seq_flags) const {
-    store_.end();
+    store_.commit();
     if (!store_.fault().empty())
         throw std::runtime_error("lowkey: no state is saved, since a step failed: " +
                                  store_.fault());
@@ -221,7 +223,7 @@ void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
     if (sequence >= 0)
         sequences =
             store_.length(sequence) ? std::vector<int32_t>{sequence} : std::vector<int32_t>{};
-    const std::vector<Span> spans = spans_of(get_cells(0), sequences);
+    const std::vector<Span> spans = spans_of(cells_->read(), sequences);
     put(io, kMagic);
     put(io, kVersion);
     put(io, static_cast<uint32_t>(sequences.size()));
@@ -229,6 +231,8 @@ void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
     put(io, sequences.empty() ? uint64_t{0} : store_.snapshot_bytes(sequences));
     for (const int32_t number : sequences)
         put(io, number);
+    for (const int32_t number : sequences)
+        put(io, store_.freed_length(number));
     for (const Span &span : spans) {
         put(io, static_cast<int32_t>(span.first));
         put(io, span.n_cells);
@@ -248,12 +252,12 @@ void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
 }
 
 void KvCache::state_read(llama_io_read_i &io, llama_seq_id sequence, llama_state_seq_flags) {
-    store_.end();
+    store_.commit();
     if (sequence >= 0)
         seq_rm(sequence, -1, -1);
     else
         clear(true);
-    Header header = read_header(io, get_size());
+    Header header = read_header(io, n_cells_);
     if (sequence >= 0) {
         if (header.sequences.size() > 1)
             throw std::runtime_error("lowkey: the saved state has several sequences, not one");
@@ -270,14 +274,14 @@ void KvCache::state_read(llama_io_read_i &io, llama_seq_id sequence, llama_state
     }
     Source source{io, header.snapshot_bytes, {}};
     try {
-        store_.load(header.sequences, read_snapshot, &source);
+        store_.load(header.sequences, header.freed_lengths, read_snapshot, &source);
         if (source.left_bytes != 0)
             damaged(std::to_string(source.left_bytes) + " bytes follow the snapshot");
         for (const int32_t number : header.sequences) {
             if (store_.length(number) != length_of(header.spans, number))
                 damaged("cells and tokens of sequence " + std::to_string(number));
         }
-        place(*this, header.spans);
+        place(*cells_, header.spans);
     } catch (const std::exception &error) {
         for (const int32_t number : header.sequences) {
             (void)seq_rm(number, -1, -1);

@@ -28,7 +28,7 @@ Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &
     if (fingerprint_.size() > LK_FINGERPRINT_BYTES)
         fingerprint_.resize(LK_FINGERPRINT_BYTES);
     try {
-        remake_plan();
+        make_first_plan();
         lk_chunk_rule chunks;
         check(lk_chunk_rule_init(&chunks, sizeof chunks));
         check(lk_plan_get_chunks(plan_, &chunks));
@@ -66,6 +66,7 @@ std::vector<lk_layer> Store::geometry_layers() const {
         out.n_kv_heads = layer.n_kv_heads;
         out.head_dim = layer.head_dim;
         out.soft_cap = layer.soft_cap;
+        out.window_tokens = layer.window_tokens;
         out.scale = layer.scale;
         out.sink_logits = layer.sink_logits.empty() ? nullptr : layer.sink_logits.data();
     }
@@ -88,11 +89,36 @@ void Store::remake_plan() {
     plan_ = plan;
 }
 
+// Graphs of some models scale the queries themselves, and a plan of such a model states a factor of
+// 1. Which models, only their graphs say.
+void Store::make_first_plan() {
+    try {
+        remake_plan();
+    } catch (const std::runtime_error &mismatch) {
+        for (Layer &layer : layers_)
+            layer.scale = factor_of(1, layer.head_dim);
+        try {
+            remake_plan();
+        } catch (const std::runtime_error &) {
+            throw mismatch;
+        }
+    }
+}
+
 lk_plan_size Store::size_of(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) const {
     lk_plan_size size;
     check(lk_plan_size_init(&size, sizeof size));
-    check(lk_plan_bytes(plan_, n_tokens, n_sequences, step_tokens, &size));
+    // Windows free no page that several sequences share.
+    const bool keeps = limits_.keeps_windowed || limits_.n_sequences > 1;
+    check(lk_cache_bytes(plan_, keeps ? LK_CACHE_KEEP_WINDOWED : 0, n_tokens, n_sequences,
+                         step_tokens, &size));
     return size;
+}
+
+bool Store::frees_windowed() const {
+    return !limits_.keeps_windowed &&
+           std::any_of(layers_.begin(), layers_.end(),
+                       [](const Layer &layer) { return layer.window_tokens > 0; });
 }
 
 // What no division of the context's tokens among its sequences exceeds: one sequence with all of
@@ -111,8 +137,8 @@ uint64_t Store::whole_bytes() const {
 }
 
 void Store::choose_budget(uint64_t requested_bytes) {
-    raw_token_bytes_ =
-        size_of(limits_.n_tokens, 1, limits_.step_tokens).fp16_bytes / limits_.n_tokens;
+    for (const Layer &layer : layers_)
+        raw_token_bytes_ += 2 * sizeof(uint16_t) * layer.n_kv_heads * layer.head_dim;
     whole_bytes_ = whole_bytes();
     budget_bytes_ = requested_bytes ? requested_bytes : whole_bytes_;
     const uint64_t least = size_of(limits_.step_tokens, 1, limits_.step_tokens).cache_bytes +
@@ -166,6 +192,7 @@ void Store::create() {
     desc.max_sequences = limits_.max_sequences;
     desc.max_step_tokens = limits_.step_tokens;
     desc.budget_bytes = budget_bytes_;
+    desc.flags = limits_.keeps_windowed ? LK_CACHE_KEEP_WINDOWED : 0;
     check(lk_cache_create(context_, &geometry, plan_, &desc, &cache_));
 }
 
@@ -199,8 +226,28 @@ void Store::settle(Sequence &sequence) {
         check(lk_sequence_truncate(cache_, sequence.id, sequence.n_tokens));
 }
 
+// The lengths between which a window frees nothing more: whole pages leave it, after the sinks.
+uint64_t Store::least_length(int32_t sequence) const {
+    const uint64_t freed = freed_length(sequence);
+    uint32_t page_tokens = 0, sink_tokens = 0;
+    check(lk_plan_get_pages(plan_, &page_tokens, &sink_tokens, nullptr));
+    uint64_t least = 0;
+    for (const Layer &layer : layers_) {
+        const uint64_t kept = static_cast<uint64_t>(sink_tokens) + layer.window_tokens;
+        if (layer.window_tokens == 0 || freed + 1 < kept + page_tokens)
+            continue;
+        least = std::max(least, kept - 1 + (freed + 1 - kept) / page_tokens * page_tokens);
+    }
+    return least;
+}
+
+uint64_t Store::freed_length(int32_t sequence) const {
+    const auto found = sequences_.find(sequence);
+    return found == sequences_.end() ? 0 : found->second.freed_length;
+}
+
 void Store::remove(int32_t sequence) {
-    end();
+    commit();
     const auto found = sequences_.find(sequence);
     if (found == sequences_.end())
         return;
@@ -210,15 +257,32 @@ void Store::remove(int32_t sequence) {
 }
 
 void Store::remove_all() {
-    end();
+    commit();
     while (!sequences_.empty())
         remove(sequences_.begin()->first);
 }
 
+// The run of the finished step whose tokens the sequence still ends with, or nullptr.
+const Run *Store::uncommitted(int32_t sequence) const {
+    const auto found = std::find_if(runs_.begin(), runs_.end(),
+                                    [&](const Run &run) { return run.sequence == sequence; });
+    return step_ == Step::kFinished && found != runs_.end() ? &*found : nullptr;
+}
+
 void Store::truncate(int32_t sequence, uint64_t n_tokens) {
-    end();
+    if (length(sequence) <= n_tokens)
+        return;
+    if (const Run *run = uncommitted(sequence)) {
+        const uint64_t kept = std::max(n_tokens, run->first);
+        step_tokens_[static_cast<size_t>(run - runs_.data())] =
+            static_cast<uint32_t>(kept - run->first);
+        sequences_.at(sequence).n_tokens = kept;
+        if (kept == n_tokens && n_tokens > 0)
+            return;
+    }
+    commit();
     const auto found = sequences_.find(sequence);
-    if (found == sequences_.end() || found->second.n_tokens <= n_tokens)
+    if (length(sequence) <= n_tokens)
         return;
     if (n_tokens == 0) {
         remove(sequence);
@@ -236,11 +300,11 @@ void Store::replace(int32_t from, int32_t to, uint64_t n_tokens) {
     remove(to);
     lk_sequence id = 0;
     check(lk_sequence_fork(cache_, parent.id, n_tokens, &id));
-    sequences_[to] = Sequence{id, n_tokens, parent.content};
+    sequences_[to] = Sequence{id, n_tokens, parent.content, parent.freed_length};
 }
 
 void Store::fork(int32_t from, int32_t to, uint64_t n_tokens) {
-    end();
+    commit();
     n_tokens = std::min(n_tokens, length(from));
     if (from == to || n_tokens == 0)
         return;
@@ -265,7 +329,7 @@ void Store::check_same(int32_t first, int32_t other) {
 }
 
 void Store::begin(const std::vector<Run> &runs) {
-    end();
+    commit();
     create();
     step_ids_.clear();
     step_tokens_.clear();
@@ -306,6 +370,7 @@ bool Store::has_ample_bytes(const std::vector<Run> &runs) const {
 // the calling thread alone packs pages, in attend() all threads do.
 std::string Store::shortfall(const std::vector<Run> &runs) {
     create();
+    commit();
     if (has_ample_bytes(runs))
         return {};
     try {
@@ -315,7 +380,7 @@ std::string Store::shortfall(const std::vector<Run> &runs) {
         step_ = Step::kNone;
         return error.what();
     }
-    end();
+    drop_step();
     return {};
 }
 
@@ -327,6 +392,15 @@ void Store::open() {
     step_ = Step::kOpen;
 }
 
+Statistics &Store::gather() {
+    if (statistics_ == nullptr) {
+        create();
+        const std::vector<lk_layer> described = geometry_layers();
+        statistics_ = std::make_unique<Statistics>(geometry_of(described));
+    }
+    return *statistics_;
+}
+
 void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
                    const lk_tensor &out) noexcept {
     if (!fault_.empty())
@@ -335,34 +409,70 @@ void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const
         open();
         check(lk_append(cache_, layer, &k, &v));
         check(lk_attend(cache_, layer, &q, &out, nullptr));
+        if (statistics_ != nullptr) {
+            if (runs_.size() != 1)
+                throw std::runtime_error("statistics need batches of one sequence");
+            statistics_->add(layer, q, k, v, runs_[0].first, runs_[0].n_tokens);
+        }
         ++n_attended_;
     } catch (const std::exception &error) {
         fail(error.what());
     }
 }
 
-void Store::end() {
-    const bool is_open = std::exchange(step_, Step::kNone) == Step::kOpen;
-    if (!is_open)
-        return;
-    if (!fault_.empty() || n_attended_ != n_layers()) {
+void Store::drop_step() {
+    if (std::exchange(step_, Step::kNone) >= Step::kOpen)
         (void)lk_step_discard(cache_);  // a step is open, which is all that it needs
+}
+
+void Store::finish() {
+    if (step_ != Step::kOpen || !fault_.empty() || n_attended_ != n_layers()) {
+        drop_step();
+        return;
+    }
+    step_ = Step::kFinished;
+    bool is_draft = true;
+    for (const Run &run : runs_) {
+        Sequence &sequence = sequences_.at(run.sequence);
+        sequence.n_tokens += run.n_tokens;
+        sequence.content = ++last_content_;
+        is_draft = is_draft && run.n_tokens <= LK_DRAFT_TOKENS && run.others.empty();
+    }
+    if (!is_draft)
+        commit();
+}
+
+void Store::commit() {
+    if (step_ != Step::kFinished) {
+        drop_step();
         return;
     }
     try {
-        check(lk_step_commit(cache_, nullptr));
-        for (const Run &run : runs_) {
-            Sequence &sequence = sequences_.at(run.sequence);
-            sequence.n_tokens += run.n_tokens;
-            sequence.content = ++last_content_;
-        }
+        check(lk_step_commit(cache_, step_tokens_.data()));
+        step_ = Step::kNone;
+    } catch (const std::exception &error) {
+        fail(error.what());
+        for (const Run &run : runs_)
+            sequences_.at(run.sequence).n_tokens = run.first;
+        drop_step();
+        return;
+    }
+    for (const Run &run : runs_) {
+        Sequence &sequence = sequences_.at(run.sequence);
+        if (frees_windowed())
+            sequence.freed_length = std::max(sequence.freed_length, sequence.n_tokens);
+    }
+    copy_to_others();
+}
+
+void Store::copy_to_others() {
+    try {
         for (const Run &run : runs_) {
             for (const int32_t other : run.others)
                 replace(run.sequence, other, length(run.sequence));
         }
     } catch (const std::exception &error) {
         fail(error.what());
-        (void)lk_step_discard(cache_);
     }
 }
 
@@ -392,7 +502,7 @@ lk_snapshot_desc Store::snapshot_desc() const {
 }
 
 uint64_t Store::snapshot_bytes(const std::vector<int32_t> &sequences) {
-    end();
+    commit();
     const std::vector<lk_sequence> ids = ids_of(sequences);
     const lk_snapshot_desc desc = snapshot_desc();
     uint64_t bytes = 0;
@@ -402,15 +512,16 @@ uint64_t Store::snapshot_bytes(const std::vector<int32_t> &sequences) {
 }
 
 void Store::save(const std::vector<int32_t> &sequences, lk_write_fn write, void *user) {
-    end();
+    commit();
     const std::vector<lk_sequence> ids = ids_of(sequences);
     const lk_snapshot_desc desc = snapshot_desc();
     check(lk_snapshot_save(cache_, static_cast<uint32_t>(ids.size()), ids.data(), &desc, write,
                            user));
 }
 
-void Store::load(const std::vector<int32_t> &sequences, lk_read_fn read, void *user) {
-    end();
+void Store::load(const std::vector<int32_t> &sequences, const std::vector<uint64_t> &freed_lengths,
+                 lk_read_fn read, void *user) {
+    commit();
     create();
     for (const int32_t sequence : sequences)
         remove(sequence);
@@ -422,7 +533,7 @@ void Store::load(const std::vector<int32_t> &sequences, lk_read_fn read, void *u
     for (uint32_t i = 0; i < n_loaded; ++i) {
         uint64_t n_tokens = 0;
         check(lk_sequence_length(cache_, ids[i], &n_tokens));
-        sequences_[sequences[i]] = Sequence{ids[i], n_tokens, ++last_content_};
+        sequences_[sequences[i]] = Sequence{ids[i], n_tokens, ++last_content_, freed_lengths[i]};
     }
     if (n_loaded != ids.size()) {
         for (const int32_t sequence : sequences)

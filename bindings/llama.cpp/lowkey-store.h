@@ -10,10 +10,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lowkey-options.h"
+#include "lowkey-statistics.h"
 #include "lowkey-threads.h"
 
 namespace lowkey {
@@ -23,7 +25,8 @@ struct Layer {
     uint32_t n_query_heads;
     uint32_t n_kv_heads;
     uint32_t head_dim;
-    float soft_cap;  // 0 = off
+    float soft_cap;              // 0 = off
+    uint32_t window_tokens = 0;  // 0 = none
     bool is_described = false;
     float scale = 0;  // as factor_of() gives it; before is_described the one to expect
     std::vector<float> sink_logits = {};  // empty = none
@@ -39,6 +42,7 @@ struct Limits {
     uint32_t max_sequences;  // at once, at least n_sequences
     uint32_t step_tokens;    // of one step, over all its sequences
     uint32_t n_threads;      // of the host, in one operation
+    bool keeps_windowed;     // LK_CACHE_KEEP_WINDOWED
 };
 
 // The tokens that a step adds to a sequence.
@@ -72,23 +76,35 @@ class Store {
     std::vector<int32_t> sequences() const;   // those with tokens, ascending
     void remove(int32_t sequence);
     void remove_all();
-    // Never fails: a cut whose bytes are missing now is made before the sequence is used again.
+    // The fewest tokens that truncate() can leave of the sequence, 0 aside: sliding windows have
+    // freed pages that fewer tokens would attend to.
+    uint64_t least_length(int32_t sequence) const;
+    // The length at which windows last freed pages of the sequence; 0 = never.
+    uint64_t freed_length(int32_t sequence) const;
+    // n_tokens: 0, or at least least_length(). Never fails: a cut whose bytes are missing now is
+    // made before the sequence is used again.
     void truncate(int32_t sequence, uint64_t n_tokens);
     // Replaces `to`, which must not be longer than the copy.
     void fork(int32_t from, int32_t to, uint64_t n_tokens);
 
-    // Why the budget cannot hold a step of these runs now; empty if it can. Closes a step that is
-    // open.
+    // Why the budget cannot hold a step of these runs now; empty if it can. Commits the last step.
     std::string shortfall(const std::vector<Run> &runs);
-    // Closes a step that is open and prepares the next one, which the first attend() opens: pages
-    // that the step packs are packed by all threads of the host.
+    // Commits the last step and prepares the next one, which the first attend() opens: pages that
+    // the step packs are packed by all threads of the host.
     void begin(const std::vector<Run> &runs);
     // Appends and attends, in threads().run(). A failure becomes the store's fault: nothing is
     // thrown.
     void attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
                 const lk_tensor &out) noexcept;
-    // Closes a step. One with a fault, or without all its layers, is dropped.
-    void end();
+    // The statistics of all later attend() calls, each of which has one run; made by the first
+    // call, which needs all layers described.
+    Statistics &gather();
+    // After the last layer: the step's tokens belong to their sequences. Until commit() a cut among
+    // them is exact and frees no page; a step with more tokens than a draft is committed at once.
+    // A step with a fault, or without all its layers, is dropped.
+    void finish();
+    // Closes the last step. A failure becomes the store's fault.
+    void commit();
 
     // A failure that could not be returned where it happened; the first one counts.
     void fail(const std::string &sentence);
@@ -98,28 +114,36 @@ class Store {
     const std::string &fault() const { return fault_; }  // empty = none
     std::string take_fault();
 
-    // Snapshots of sequences, in the order of `sequences`.
+    // Snapshots of sequences, in the order of `sequences`. freed_lengths has freed_length() of
+    // each.
     uint64_t snapshot_bytes(const std::vector<int32_t> &sequences);
     void save(const std::vector<int32_t> &sequences, lk_write_fn write, void *user);
-    void load(const std::vector<int32_t> &sequences, lk_read_fn read, void *user);
+    void load(const std::vector<int32_t> &sequences, const std::vector<uint64_t> &freed_lengths,
+              lk_read_fn read, void *user);
 
   private:
     struct Sequence {
         lk_sequence id;
         uint64_t n_tokens;  // at most the cache's: see truncate()
         uint64_t content;   // sequences of equal content and length hold the same tokens
+        uint64_t freed_length = 0;
     };
 
     std::vector<lk_layer> geometry_layers() const;
     lk_geometry geometry_of(const std::vector<lk_layer> &described) const;
     void remake_plan();
+    void make_first_plan();
     lk_plan_size size_of(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) const;
+    bool frees_windowed() const;
     uint64_t whole_bytes() const;
     bool has_ample_bytes(const std::vector<Run> &runs) const;
     void choose_budget(uint64_t requested_bytes);
     Sequence &find_or_add(int32_t sequence);
     void settle(Sequence &sequence);
     void open();
+    void drop_step();
+    const Run *uncommitted(int32_t sequence) const;
+    void copy_to_others();
     void check_same(int32_t first, int32_t other);
     void replace(int32_t from, int32_t to, uint64_t n_tokens);
     std::vector<lk_sequence> ids_of(const std::vector<int32_t> &sequences);
@@ -136,12 +160,13 @@ class Store {
     lk_context *context_ = nullptr;
     lk_plan *plan_ = nullptr;
     lk_cache *cache_ = nullptr;
+    std::unique_ptr<Statistics> statistics_;
     std::map<int32_t, Sequence> sequences_;
     uint64_t last_content_ = 0;
-    enum class Step { kNone, kPrepared, kOpen } step_ = Step::kNone;
+    enum class Step { kNone, kPrepared, kOpen, kFinished } step_ = Step::kNone;
     std::vector<Run> runs_;              // of the step
     std::vector<lk_sequence> step_ids_;  // for each run
-    std::vector<uint32_t> step_tokens_;  // for each run
+    std::vector<uint32_t> step_tokens_;  // for each run; after finish() those to keep
     uint32_t n_attended_ = 0;            // layers, in the step
     std::string fault_;
 };

@@ -29,6 +29,7 @@ PYTHON = {
     'lowkey': ('autodata:: lowkey.plan.ALL', 'autodata:: lowkey.calibrator.POSITION_SCALE',
                'autodata:: lowkey.calibrator.COST_CLIPS'),
     'lowkey.chunks': (),
+    'lowkey.encoder': (),
     'lowkey.transformers': (),
     'lowkey.lm_eval': ('autofunction:: lowkey.lm_eval.evaluation.evaluate',
                        'autoclass:: lowkey.lm_eval.evaluation.Evaluation', 'autoclass:: lowkey.lm_eval.model.LowkeyLM'),

@@ -26,7 +26,7 @@ pygments_dark_style = 'github-dark'
 
 sys.path.insert(0, os.environ['LOWKEY_SITE_PYTHON'])
 sys.dont_write_bytecode = True
-autodoc_mock_imports = ['lm_eval', 'numpy', 'safetensors', 'torch', 'tqdm', 'transformers']
+autodoc_mock_imports = ['lm_eval', 'numpy', 'safetensors', 'sentence_transformers', 'torch', 'tqdm', 'transformers']
 # Of a class below a decorator that is replaced, nothing would be left.
 registry = sys.modules['lm_eval.api.registry'] = types.ModuleType('lm_eval.api.registry')
 registry.register_model = lambda *names: lambda model: model

@@ -252,6 +252,21 @@ LK_API lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t
  * lowest order goes down a rung first; of equal orders the lower layer. An order is 0 .. 65535; it
  * is 0 at first and without a ladder. Ranks of a calibration's sensitivities make such an order. */
 LK_API lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_t order);
+/* Set the budget of a layer with a ladder: the bytes of slots, payload and metadata, that its pages
+ * may take in the whole cache. These are PM-KVQ's budgets as its authors run it. When a step begins,
+ * the layer goes to the widest rung, its present one or a lower one, at which its bytes with the
+ * step's new blocks are within the budget, or to the last rung where no rung is. The bytes at a rung
+ * are a sum over the distinct blocks of the cache, each counted once however many sequences have it:
+ * pages of sinks and pages that are not packed yet count at 16 bits, packed pages at the rung. New
+ * pages are packed at the rung from then on; the others shrink a few in each step, the oldest first:
+ * in a step at most the layer's pages of 4 blocks, and of 2 blocks for each block that the step adds.
+ * A layer never goes up, and lk_cache_desc.budget_bytes stays the hard limit of the cache.
+ *
+ * budget_bytes  at most 2^53; 0 removes the budget. With LK_ALL every layer with a ladder gets it
+ *
+ * Errors: as lk_plan_set_name(), LK_E_ARGUMENT also if the layer has no ladder. lk_plan_validate()
+ * refuses a budget in a plan with chunks. */
+LK_API lk_status lk_plan_set_layer_budget(lk_plan *plan, uint32_t layer, uint64_t budget_bytes);
 
 /* Read the rule of a head's keys. rule starts from its init; rule->channel_bits points into the
  * plan until the plan changes.
@@ -278,6 +293,9 @@ LK_API lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uin
  * shrink_order  as lk_plan_set_shrink_order() has set it */
 LK_API lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs,
                                     uint32_t *n_rungs, uint32_t *rung, uint32_t *shrink_order);
+/* Read a layer's budget: set to its bytes; 0 = none. */
+LK_API lk_status lk_plan_get_layer_budget(const lk_plan *plan, uint32_t layer,
+                                          uint64_t *budget_bytes);
 /* The plan's name, valid until the plan changes. NULL if plan is NULL. */
 LK_API const char *lk_plan_name(const lk_plan *plan);
 /* Read page_tokens, sink_tokens and recent_tokens. Each of the three pointers may be NULL. */
@@ -371,13 +389,24 @@ LK_API lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes);
 /* Bytes of n_sequences sequences of n_tokens tokens each. All sequences grow at the same time, in
  * steps of step_tokens tokens for each sequence; the last step may be shorter. cache_bytes is the
  * least budget of a cache without flags that reaches this state, with max_sequences = n_sequences
- * and max_step_tokens = n_sequences x step_tokens; lk_cache_bytes() takes flags.
+ * and max_step_tokens = n_sequences x step_tokens; lk_cache_bytes() takes flags. Pages are at the
+ * rung of their layer in the plan, or below it as far as budgets of layers take them by then: the
+ * state counts the rungs after the last step, and the budget also covers the wider ones before.
  *
  * out  starts from its init
  *
  * Errors: as lk_plan_validate(), LK_E_ARGUMENT (a zero, or a product beyond 64 bits). */
 LK_API lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
                                uint32_t step_tokens, lk_plan_size *out);
+
+/* Compute the rung at which budgets of layers leave a layer with n_sequences sequences of n_tokens
+ * tokens each, which grow as in lk_plan_bytes().
+ *
+ * rung  set to the width of the rung; the plan's own rung without a budget
+ *
+ * Errors: as lk_plan_bytes(), LK_E_ARGUMENT (the layer has no ladder), LK_E_NOT_FOUND (layer). */
+LK_API lk_status lk_plan_rung(const lk_plan *plan, uint32_t layer, uint64_t n_tokens,
+                              uint32_t n_sequences, uint32_t step_tokens, uint32_t *rung);
 
 /* Numbers of chunks of a context by the class that lk_chunks_assign() gives them. */
 typedef struct lk_chunk_mix {

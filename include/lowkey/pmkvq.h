@@ -133,6 +133,9 @@ typedef struct lk_pmkvq {
     uint64_t budget_tokens;     /* of each sequence at a full budget; 32768 from init */
     uint32_t budget_sequences;  /* 1 from init */
     uint32_t budget_step_tokens; /* 512 from init */
+    uint32_t layer_budgets;      /* 1: each layer has its own share of the budget and shrinks when
+                                  * that is full, as the authors run it; 0 from init */
+    uint32_t reserved;           /* 0 */
 } lk_pmkvq;
 /* Set the defaults above. Errors: LK_E_ARGUMENT. */
 LK_API lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes);
@@ -145,6 +148,13 @@ LK_API lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes);
  * extents, so this call searches for the largest limit of slot bytes whose plan fits. Among the
  * layers at the widest rung, the layer of least sensitivity at the narrowest of `widths` shrinks
  * first.
+ *
+ * With layer_budgets a layer's budget (lk_plan_set_layer_budget()) is the most bytes that the layer
+ * takes at its final width while budget_sequences sequences grow to budget_tokens tokens, sinks and
+ * recent tokens at 16 bits included. So a sensitive layer is wider than the others at any length,
+ * not at the end alone, and the budgets last for budget_tokens tokens. Budgets of layers count no
+ * rounding to whole extents, so the budget of the cache may take a layer down some blocks before its
+ * own.
  *
  * A ladder belongs to a layer. If the heads of a layer, or its keys and values, end at different
  * widths, the ladder ends at the widest of them; pages of narrower ones go from 16 bits to their

@@ -93,6 +93,8 @@ lk_status fill_cache(lk_cache *cache, const Array<lk_layer> &layers, const Plan 
     if (!status)
         status = copy_parameters(cache->plan.model, &cache->formats);
     if (!status)
+        status = make_layer_budgets(cache);
+    if (!status)
         status = count_block_slots(cache);
     if (!status)
         status = check_support(*cache);

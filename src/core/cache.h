@@ -6,6 +6,7 @@
 
 #include "core/context/call.h"
 #include "core/memory/block_slots.h"
+#include "core/memory/layer_budgets.h"
 #include "core/memory/slabs.h"
 #include "core/memory/statistics.h"
 #include "core/pages/formats.h"
@@ -25,6 +26,7 @@ struct lk_cache {
                 from.slab_bytes ? from.slab_bytes : 64u << 20),
           formats(owner->allocator),
           block_slots(owner->allocator),
+          layer_budgets(owner->allocator),
           sequences(owner->allocator),
           step(owner->allocator),
           work(owner->allocator),
@@ -44,6 +46,7 @@ struct lk_cache {
     lk::Slots slots;
     lk::Formats formats;
     lk::BlockSlots block_slots;
+    lk::LayerBudgets layer_budgets;
     lk::Sequences sequences;
     lk::Step step;
     lk::WorkQueues work;

@@ -271,6 +271,14 @@ lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_t order
     return status == LK_OK ? lk::set_shrink_order(&plan->model, layer, order) : status;
 }
 
+lk_status lk_plan_set_layer_budget(lk_plan *plan, uint32_t layer, uint64_t budget_bytes) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status =
+        budget_bytes ? lk::check_layer_budget(budget_bytes, lk::kArgument) : LK_OK;
+    return status == LK_OK ? lk::set_layer_budget(&plan->model, layer, budget_bytes) : status;
+}
+
 lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                           lk_key_rule *rule) {
     if (!plan)
@@ -340,6 +348,17 @@ lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs
     if (shrink_order)
         *shrink_order = own.shrink_order;
     return LK_OK;
+}
+
+lk_status lk_plan_get_layer_budget(const lk_plan *plan, uint32_t layer, uint64_t *budget_bytes) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!budget_bytes)
+        return lk::null_argument("budget_bytes");
+    const lk_status status = lk::check_index(plan->model, layer, 0);
+    if (status == LK_OK)
+        *budget_bytes = plan->model.layers[layer].budget_bytes;
+    return status;
 }
 
 const char *lk_plan_name(const lk_plan *plan) { return plan ? plan->model.name : nullptr; }
@@ -425,6 +444,20 @@ lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry) {
 lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
                         uint32_t step_tokens, lk_plan_size *out) {
     return lk_cache_bytes(plan, 0, n_tokens, n_sequences, step_tokens, out);
+}
+
+lk_status lk_plan_rung(const lk_plan *plan, uint32_t layer, uint64_t n_tokens, uint32_t n_sequences,
+                       uint32_t step_tokens, uint32_t *rung) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!rung)
+        return lk::null_argument("rung");
+    lk_status status = lk::check_index(plan->model, layer, 0);
+    if (status == LK_OK)
+        status = lk::validate_plan(plan->model);
+    return status == LK_OK
+               ? lk::plan_rung(plan->model, layer, n_tokens, n_sequences, step_tokens, rung)
+               : status;
 }
 
 lk_status lk_cache_bytes(const lk_plan *plan, uint32_t flags, uint64_t n_tokens,

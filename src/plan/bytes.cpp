@@ -15,6 +15,8 @@
 #include <cmath>
 
 #include "plan/footprint.h"
+#include "plan/layer_budget.h"
+#include "plan/replay.h"
 #include "plan/size_model.h"
 
 namespace lk {
@@ -23,70 +25,9 @@ namespace {
 
 using ModelOnHeap = Created<SizeModel>;
 
-// Blocks that a step packs on append, counted from the first block after the sinks.
-struct AppendedBlocks {
-    uint64_t first;
-    uint64_t n;
-};
-
-// Blocks of one sequence by state.
-struct Blocks {
-    uint64_t total;           // sink blocks included
-    uint64_t due;             // blocks that are packed, without those of `appended`
-    AppendedBlocks appended;  // packed on append by the last step
-    uint64_t length;          // at which windows last dropped pages
-    bool drops_appended;      // and whether they dropped pages of `appended` too
-    uint64_t packed() const { return due + appended.n; }
-};
-
-// A step of n tokens after `length` committed ones; the step before had `previous` tokens.
-struct Step {
-    uint64_t length;
-    uint64_t n;
-    uint64_t previous;
-};
-
-Step step_at(uint64_t index, uint64_t n_tokens, uint64_t step_tokens) {
-    const uint64_t length = index * step_tokens;
-    const uint64_t left = n_tokens - length;
-    return {length, left < step_tokens ? left : step_tokens, index ? step_tokens : 0};
-}
-
-// Those of a step of n tokens on `length`.
-AppendedBlocks appended_blocks(const Plan &plan, uint64_t length, uint64_t n) {
-    const uint64_t sinks = sink_blocks(plan);
-    const uint64_t blocks = block_count(plan, length);
-    const uint64_t first = blocks < sinks ? sinks : blocks;
-    const uint64_t due = due_blocks(plan, length + n);
-    return {first - sinks,
-            due > first && packs_on_append(plan, first, length, n) ? due - first : 0};
-}
-
-// As the step begins, before it packs what is due: the commit before has dropped hidden pages.
-Blocks blocks_before(const Plan &plan, const Step &step) {
-    const uint64_t earlier = step.length - step.previous;
-    return {block_count(plan, step.length), due_blocks(plan, earlier) - sink_blocks(plan),
-            appended_blocks(plan, earlier, step.previous), step.length, true};
-}
-
-// With its packing done and the blocks of its tokens there.
-Blocks blocks_after(const Plan &plan, const Step &step) {
-    return {block_count(plan, step.length + step.n),
-            due_blocks(plan, step.length) - sink_blocks(plan),
-            appended_blocks(plan, step.length, step.n), step.length, false};
-}
-
 uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-// Blocks whose pages a window's layers have dropped.
-uint64_t dropped_blocks(const Plan &plan, const Window &window, const Blocks &blocks) {
-    const uint64_t hidden = hidden_blocks(plan, *window.layer, blocks.length) - sink_blocks(plan);
-    const AppendedBlocks &appended = blocks.appended;
-    const bool reaches = blocks.drops_appended && hidden > appended.first;
-    return lesser(hidden, blocks.due) + (reaches ? lesser(hidden - appended.first, appended.n) : 0);
-}
-
-void count_slots(const SizeModel &model, const Blocks &blocks, SlotCounts *out) {
+void count_slots(const SizeModel &model, const ReplayBlocks &blocks, SlotCounts *out) {
     const uint64_t n_sinks = sink_blocks(*model.plan);
     const uint64_t sinks = lesser(blocks.total, n_sinks);
     const uint64_t last = n_sinks && sinks == n_sinks;
@@ -98,7 +39,7 @@ void count_slots(const SizeModel &model, const Blocks &blocks, SlotCounts *out) 
     slots.add(model.recent_block, (blocks.total - sinks - blocks.packed()) * model.n_sequences);
     for (const Window &window : model.windows)
         slots.remove(window.packed_block,
-                     dropped_blocks(*model.plan, window, blocks) * model.n_sequences);
+                     dropped_blocks(*model.plan, *window.layer, blocks) * model.n_sequences);
 }
 
 // Extents at the worst moment of packing one block of one sequence, from model->cycle on.
@@ -125,8 +66,6 @@ struct Bounds {
     double slack;
     uint64_t period;  // cycles after which extents repeat when drift is 0
 };
-
-uint64_t gcd(uint64_t a, uint64_t b) { return b ? gcd(b, a % b) : a; }
 
 // Of an extent, that a slot takes.
 double share(const SizeFamilies &families, uint32_t size) {
@@ -208,51 +147,59 @@ uint64_t replaced_table(uint64_t blocks_before, uint64_t blocks) {
 }
 
 // Tables of blocks and extents of a step once its blocks are there.
-uint64_t step_bytes(SizeModel *model, const Step &step) {
+uint64_t step_bytes(SizeModel *model, const ReplayStep &step) {
     const Plan &plan = *model->plan;
-    const Blocks after = blocks_after(plan, step);
+    const ReplayBlocks after = blocks_after(plan, step);
     count_slots(*model, after, &model->state);
     return block_tables(*model, after.total) +
            replaced_table(block_count(plan, step.length), after.total) +
-           model->state.extents(model->families) * LK_EXTENT_BYTES + spare_bytes(plan);
+           model->state.extents(model->families) * LK_EXTENT_BYTES + model->spare_bytes;
 }
 
 // The worst of the steps that lengthen block tables.
-uint64_t growing_peak(SizeModel *model, uint64_t n_tokens, uint64_t step_tokens) {
+uint64_t growing_peak(SizeModel *model, const Replay &replay, const Span &span) {
     const Plan &plan = *model->plan;
-    const uint64_t n_blocks = block_count(plan, n_tokens);
+    const uint64_t n_blocks = block_count(plan, replay.n_tokens);
     uint64_t peak = 0;
     for (uint64_t capacity = table_capacity(1); capacity < n_blocks;
          capacity = table_capacity(capacity + 1)) {
-        const uint64_t k = block_first_token(plan, capacity) / step_tokens;
-        peak = std::max(peak, step_bytes(model, step_at(k, n_tokens, step_tokens)));
+        const uint64_t k = block_first_token(plan, capacity) / replay.step_tokens;
+        if (k >= span.begin && k < span.end)
+            peak = std::max(peak, step_bytes(model, replay.step(k)));
     }
     return peak;
 }
 
-// Tables of blocks and extents at the worst moment.
-uint64_t peak_bytes(SizeModel *model, uint64_t n_tokens, uint64_t step_tokens) {
+// While a step packs what is due.
+uint64_t packing_bytes(SizeModel *model, const Bounds &bounds, const ReplayStep &step, uint64_t least) {
     const Plan &plan = *model->plan;
+    const ReplayBlocks before = blocks_before(plan, step);
+    const uint64_t due = due_blocks(plan, step.length) - sink_blocks(plan) - before.packed();
+    if (!due)
+        return 0;
+    const uint64_t tables = block_tables(*model, before.total);
+    const uint64_t known = least > tables ? (least - tables) / LK_EXTENT_BYTES : 0;
+    count_slots(*model, before, &model->state);
+    return tables +
+           packing_peak(model, bounds, due * model->n_sequences, known) * LK_EXTENT_BYTES;
+}
+
+// Tables of blocks and extents at the worst moment of a span of steps. A step packs what is due
+// before budgets of layers change rungs, so the step after the span packs at the rungs of the span.
+uint64_t peak_bytes(SizeModel *model, const Replay &replay, const Span &span) {
     const Bounds bounds = bounds_of(*model);
     const bool packs = any_packing(*model);
-    const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
-    const uint64_t period = plan.page_tokens / gcd(step_tokens, plan.page_tokens);
+    const uint64_t last_steps = replay.period(*model->plan) + 2;
+    const uint64_t first = span.end > last_steps ? span.end - last_steps : 0;
     uint64_t peak = 0;
-    for (uint64_t k = n_steps > period + 2 ? n_steps - period - 2 : 0; k < n_steps; ++k) {
-        const Step step = step_at(k, n_tokens, step_tokens);
-        const Blocks before = blocks_before(plan, step);
-        const uint64_t due = due_blocks(plan, step.length) - sink_blocks(plan) - before.packed();
-        if (packs && due) {
-            const uint64_t tables = block_tables(*model, before.total);
-            const uint64_t known = peak > tables ? (peak - tables) / LK_EXTENT_BYTES : 0;
-            count_slots(*model, before, &model->state);
-            const uint64_t extents = packing_peak(model, bounds, due * model->n_sequences, known);
-            const uint64_t bytes = tables + extents * LK_EXTENT_BYTES;
-            peak = bytes > peak ? bytes : peak;
-        }
-        peak = std::max(peak, step_bytes(model, step));
+    for (uint64_t k = std::max(first, span.begin); k <= span.end && k < replay.n_steps(); ++k) {
+        const ReplayStep step = replay.step(k);
+        if (packs && (k > span.begin || !k))
+            peak = std::max(peak, packing_bytes(model, bounds, step, peak));
+        if (k < span.end)
+            peak = std::max(peak, step_bytes(model, step));
     }
-    return std::max(peak, growing_peak(model, n_tokens, step_tokens));
+    return std::max(peak, growing_peak(model, replay, span));
 }
 
 uint64_t fp16_token_bytes(const Plan &plan) {
@@ -306,7 +253,7 @@ void fill_rates(const SizeModel &model, lk_plan_size *out) {
 }
 
 // The blocks are those of the last step, committed.
-void fill_state(const SizeModel &model, Blocks blocks, uint64_t n_tokens, lk_plan_size *out) {
+void fill_state(const SizeModel &model, ReplayBlocks blocks, uint64_t n_tokens, lk_plan_size *out) {
     const Plan &plan = *model.plan;
     blocks.length = n_tokens;
     blocks.drops_appended = true;
@@ -319,7 +266,7 @@ void fill_state(const SizeModel &model, Blocks blocks, uint64_t n_tokens, lk_pla
         model.n_sequences * (sink_bytes(plan, sinks) + recent * recent_block_bytes(plan) +
                              blocks.packed() * model.page.raw);
     for (const Window &window : model.windows) {
-        const uint64_t n = dropped_blocks(plan, window, blocks) * model.n_sequences;
+        const uint64_t n = dropped_blocks(plan, *window.layer, blocks) * model.n_sequences;
         out->payload_bytes -= n * window.page.payload;
         out->metadata_bytes -= n * window.page.metadata;
         out->recent_bytes -= n * window.page.raw;
@@ -397,6 +344,7 @@ lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tok
     if (status != LK_OK)
         return status;
     model->n_sequences = n_sequences;
+    model->spare_bytes = spare_bytes(*model->plan);
     if (!build_size_model(*model->plan, model))
         return no_memory();
     return fits(*model, n_tokens, step_tokens) ? LK_OK : too_large("n_tokens", n_tokens);
@@ -417,7 +365,7 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
         return status;
     const ChunkBlocks classed = chunk_blocks(plan, mix);
     const uint64_t total = block_count(plan, n_tokens);
-    Blocks blocks = {total, 0, {}, n_tokens, false};
+    ReplayBlocks blocks = {total, 0, {}, n_tokens, false};
     SlotCounts &slots = model.classed;
     count_slots(model, blocks, &slots);
     Sums sums = {};
@@ -455,6 +403,33 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
     return LK_OK;
 }
 
+namespace {
+
+// The least budget without the fixed part: the worst of the spans between changes of rungs. *now is
+// a copy of the plan, which the model refers to from then on; both end at the last rungs.
+lk_status peak_over_rungs(const Replay &replay, const Array<RungChange> &changes, Plan *now,
+                          SizeModel *model, uint64_t *peak) {
+    uint64_t begin = 0;
+    *peak = 0;
+    for (size_t c = 0; c < changes.size();) {
+        const uint64_t end = changes[c].step;
+        if (end > begin)
+            *peak = std::max(*peak, peak_bytes(model, replay, {begin, end}));
+        for (; c < changes.size() && changes[c].step == end; ++c) {
+            LayerPlan &layer = now->layers[changes[c].layer];
+            layer.rung = layer.rungs[changes[c].rung];
+        }
+        model->plan = now;
+        if (!build_size_model(*now, model))
+            return no_memory();
+        begin = end;
+    }
+    *peak = std::max(*peak, peak_bytes(model, replay, {begin, replay.n_steps()}));
+    return LK_OK;
+}
+
+}  // namespace
+
 lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint32_t n_sequences,
                       uint32_t step_tokens, lk_plan_size *out) {
     const bool keeps_windowed = flags & LK_CACHE_KEEP_WINDOWED;
@@ -463,18 +438,22 @@ lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint3
     if (!handle.get())
         return no_memory();
     SizeModel &model = *handle.get();
-    const lk_status status = build_model(n_tokens, n_sequences, step_tokens, &model);
-    if (status != LK_OK)
-        return status;
-    const uint64_t sequences = n_sequences;
-    const uint64_t fixed = fixed_and_scores(plan, sequences, step_tokens);
-    const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
-    const Blocks last = blocks_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
+    const Replay replay = {n_tokens, n_sequences, step_tokens};
+    LK_TRY(build_model(n_tokens, n_sequences, step_tokens, &model));
+    Array<RungChange> changes(default_allocator());
+    LK_TRY(list_rung_changes(plan, keeps_windowed, replay, &changes));
+    Plan now;
+    if (!changes.empty() && !copy_plan(plan, &now))
+        return no_memory();
+    uint64_t peak = 0;
+    LK_TRY(peak_over_rungs(replay, changes, &now, &model, &peak));
+    const uint64_t fixed = fixed_and_scores(plan, n_sequences, step_tokens);
+    const ReplayBlocks last = blocks_after(plan, replay.step(replay.n_steps() - 1));
     fill_rates(model, out);
     fill_state(model, last, n_tokens, out);
-    out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
+    out->fp16_bytes = n_tokens * n_sequences * fp16_token_bytes(plan);
     out->table_bytes = fixed + block_tables(model, last.total);
-    out->cache_bytes = fixed + peak_bytes(&model, n_tokens, step_tokens);
+    out->cache_bytes = fixed + peak;
     return LK_OK;
 }
 

@@ -239,6 +239,14 @@ lk_status check_shrink_order(uint32_t order, const Subject &s) {
                                : refuse(s, s.name("order", "shrink_order"), order, "at most 65535");
 }
 
+lk_status check_layer_budget(uint64_t budget_bytes, const Subject &s) {
+    constexpr uint64_t kMost = uint64_t{1} << 53;  // every JSON reader's numbers are exact to here
+    return budget_bytes && budget_bytes <= kMost
+               ? LK_OK
+               : fail(s.status, "%sbudget_bytes is %llu, must be from 1 to 2^53", s.prefix,
+                      static_cast<unsigned long long>(budget_bytes));
+}
+
 lk_status check_name(const char *name, const Subject &s) {
     const size_t length = std::strlen(name);
     if (!length || length > kMaxNameBytes)

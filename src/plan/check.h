@@ -38,10 +38,14 @@ lk_status check_recent(uint32_t sink_tokens, uint32_t recent_tokens, const Subje
 lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung,
                        const Subject &subject);
 lk_status check_shrink_order(uint32_t order, const Subject &subject);
+// The budget of a layer, which is not 0.
+lk_status check_layer_budget(uint64_t budget_bytes, const Subject &subject);
 lk_status check_name(const char *name, const Subject &subject);
 
 // The chunks within the plan: its pages and its layers. The prefix is that of the chunks.
 lk_status check_chunks(const Plan &plan, const Subject &subject);
+// A layer's budget within the plan. The prefix is that of the layer.
+lk_status check_budget(const Plan &plan, uint32_t layer, const Subject &subject);
 // A head's rules within the plan, under every width cap of its layer's pages. The prefixes are the
 // head's path with "key/" and "value/" after it.
 lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);

@@ -374,6 +374,23 @@ void read_heads(const Node &elements, const LayerRun &run, Plan *plan) {
     share_runs(plan, run.first, run.count);
 }
 
+void read_layer_budget(const Node &node, const LayerRun &run, Plan *plan) {
+    if (!node.has("budget_bytes"))
+        return;
+    const Node found = member(node, "budget_bytes");
+    if (!found.value.is(JsonKind::kUnsigned))
+        refuse_type(found, "a whole number of at least 1");
+    if (!plan->layers[run.first].n_rungs)
+        expect(fail(LK_E_CORRUPT, "%s is there without %s/ladder", found.path.c_str(),
+                    node.path.c_str()));
+    const uint64_t budget_bytes = found.value.number();
+    const std::string prefix = node.path + "/";
+    expect(check_layer_budget(budget_bytes, subject_at(prefix)));
+    for (uint32_t l = run.first; l < run.first + run.count; ++l)
+        expect(set_layer_budget(plan, l, budget_bytes));
+    expect(check_budget(*plan, run.first, subject_at(prefix)));
+}
+
 void read_ladder(const Node &node, const LayerRun &run, Plan *plan) {
     std::vector<uint8_t> rungs;
     if (node.has("ladder"))
@@ -388,6 +405,7 @@ void read_ladder(const Node &node, const LayerRun &run, Plan *plan) {
     expect(check_shrink_order(order, subject_at(prefix)));
     for (uint32_t l = run.first; l < run.first + run.count; ++l)
         expect(set_shrink_order(plan, l, order));
+    read_layer_budget(node, run, plan);
 }
 
 #define LK_WORD_OF_FORMAT(name, number, bytes, text) {#text, number},
@@ -404,7 +422,8 @@ void read_layers(const Node &elements, Plan *plan) {
     const auto n_layers = static_cast<uint32_t>(plan->layers.size());
     uint32_t layer = 0;
     for_each(elements, [&](const Node &element) {
-        expect_object(element, {"count", "metadata", "ladder", "rung", "shrink_order", "heads"});
+        expect_object(element, {"count", "metadata", "ladder", "rung", "shrink_order", "budget_bytes",
+                                "heads"});
         const uint32_t count = count_of(element, n_layers - layer, "layers");
         read_layer(element, {layer, count}, plan);
         layer += count;

@@ -189,6 +189,10 @@ void put_layer(const Plan &plan, uint32_t layer, uint32_t count, Text *out) {
             out->member("shrink_order", own.shrink_order);
             out->put(", ");
         }
+        if (own.budget_bytes) {
+            out->member("budget_bytes", own.budget_bytes);
+            out->put(", ");
+        }
     }
     out->put("\"heads\": [");
     put_heads(plan, layer, out);

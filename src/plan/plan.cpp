@@ -247,6 +247,7 @@ lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t 
         own.n_rungs = static_cast<uint8_t>(n_rungs);
         own.rung = static_cast<uint8_t>(n_rungs ? rung : kNoRung);
         own.shrink_order = n_rungs ? own.shrink_order : uint16_t{0};
+        own.budget_bytes = n_rungs ? own.budget_bytes : 0;
     }
     return LK_OK;
 }
@@ -258,6 +259,19 @@ lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order) {
         return status;
     for (uint32_t l = layers.begin; l < layers.end; ++l)
         plan->layers[l].shrink_order = static_cast<uint16_t>(plan->layers[l].n_rungs ? order : 0);
+    return LK_OK;
+}
+
+lk_status set_layer_budget(Plan *plan, uint32_t layer, uint64_t budget_bytes) {
+    Range layers;
+    const lk_status status = find_layers(*plan, layer, &layers);
+    if (status != LK_OK)
+        return status;
+    if (layer != LK_ALL && budget_bytes && !plan->layers[layer].n_rungs)
+        return fail(LK_E_ARGUMENT, "budget_bytes is %llu, layer %u has no ladder",
+                    static_cast<unsigned long long>(budget_bytes), layer);
+    for (uint32_t l = layers.begin; l < layers.end; ++l)
+        plan->layers[l].budget_bytes = plan->layers[l].n_rungs ? budget_bytes : 0;
     return LK_OK;
 }
 
@@ -355,7 +369,7 @@ bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
     if (x.geometry.n_kv_heads != y.geometry.n_kv_heads ||
         x.geometry.head_dim != y.geometry.head_dim || x.metadata != y.metadata ||
         x.rung != y.rung || x.n_rungs != y.n_rungs || x.n_runs != y.n_runs ||
-        x.shrink_order != y.shrink_order || std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
+        x.shrink_order != y.shrink_order || x.budget_bytes != y.budget_bytes || std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
         return false;
     if (x.first_run == y.first_run)
         return true;

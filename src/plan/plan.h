@@ -69,6 +69,7 @@ struct LayerPlan {
     uint8_t n_rungs;           // 0 = no ladder
     uint8_t rung;              // kNoRung without a ladder
     uint16_t shrink_order;     // lower ones shrink first
+    uint64_t budget_bytes;     // of the layer's slots in a cache; 0 = none
 };
 
 // As lk_chunk_rule; tokens 0 without chunks.
@@ -237,6 +238,8 @@ lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);
 lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order);
+// 0 removes it. LK_ALL: every layer with a ladder. LK_E_ARGUMENT for a layer without.
+lk_status set_layer_budget(Plan *plan, uint32_t layer, uint64_t budget_bytes);
 // Rules of a run of KV heads, checked but for the centers and scales, which are [head_dim] or null.
 struct HeadRules {
     const lk_key_rule *key;
@@ -284,6 +287,9 @@ inline lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequ
 // Of a plan with chunks.
 lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                            uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out);
+// The width of the rung at which a layer's budget leaves it with so many tokens (layer_budget.h).
+lk_status plan_rung(const Plan &plan, uint32_t layer, uint64_t n_tokens, uint32_t n_sequences,
+                    uint32_t step_tokens, uint32_t *rung);
 lk_status plan_to_json(const Plan &plan, char *buffer, size_t capacity_bytes, size_t *needed_bytes);
 lk_status plan_from_json(const char *text, size_t text_bytes, Plan *out);
 

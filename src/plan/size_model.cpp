@@ -83,6 +83,12 @@ bool add_window(uint32_t layer, const Sums &page, SizeModel *model) {
 }  // namespace
 
 bool build_size_model(const Plan &plan, SizeModel *model) {
+    for (SlotCounts *slots : {&model->recent_block, &model->packed_block, &model->sink_block,
+                              &model->last_sink_block})
+        slots->clear();
+    model->packings.clear();
+    model->windows.clear();
+    model->page = {};
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
         const uint32_t n_heads = plan.layers[l].geometry.n_kv_heads;
         model->before_layer = model->packed_block;

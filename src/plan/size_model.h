@@ -44,6 +44,7 @@ struct SizeModel {
     bool keeps_windowed;  // LK_CACHE_KEEP_WINDOWED
     SizeFamilies families;
     uint64_t n_sequences = 0;
+    uint64_t spare_bytes = 0;  // that the cache keeps, whatever the rungs
     Array<Packing> packings;
     SlotCounts recent_block;  // slots of one block at 16 bits
     SlotCounts packed_block;
@@ -59,7 +60,7 @@ struct SizeModel {
     RunningSlots running{families};
 };
 
-// Fill the model from a plan. False without memory.
+// Fill the model from a plan, also once more. False without memory.
 bool build_size_model(const Plan &plan, SizeModel *model);
 
 }  // namespace lk

@@ -282,6 +282,15 @@ lk_status check_chunks(const Plan &plan, const Subject &s) {
     return LK_OK;
 }
 
+lk_status check_budget(const Plan &plan, uint32_t layer, const Subject &s) {
+    if (!plan.layers[layer].budget_bytes || !plan.chunks.tokens)
+        return LK_OK;
+    return fail(s.status,
+                "%sbudget_bytes is %llu, must not be there with /chunks: pages that wait for a "
+                "class stay at 16 bits",
+                s.prefix, static_cast<unsigned long long>(plan.layers[layer].budget_bytes));
+}
+
 lk_status validate_plan(const Plan &plan) {
     const lk_status checked = check_chunks(plan, {"/chunks/", true, LK_E_ARGUMENT});
     if (checked != LK_OK)
@@ -291,9 +300,10 @@ lk_status validate_plan(const Plan &plan) {
         if (l && same_layer(plan, l - 1, l))
             continue;
         element += l != 0;
-        const lk_status status = check_layer_entries(plan, l, element);
-        if (status != LK_OK)
-            return status;
+        char path[32];
+        std::snprintf(path, sizeof path, "/layers/%u/", element);
+        LK_TRY(check_budget(plan, l, {path, true, LK_E_ARGUMENT}));
+        LK_TRY(check_layer_entries(plan, l, element));
     }
     return LK_OK;
 }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kOldestChanmix = offsetof(lk_chanmix, one_bit);
 constexpr size_t kOldestAuto = sizeof(lk_auto);
-constexpr size_t kOldestPmkvq = sizeof(lk_pmkvq);
+constexpr size_t kOldestPmkvq = offsetof(lk_pmkvq, layer_budgets);
 constexpr Subject kOptions = {"options.", false, LK_E_ARGUMENT};
 
 // What the options of all planners have.
@@ -129,6 +129,9 @@ lk_status check_pmkvq(const lk_pmkvq &options) {
     LK_TRY(check_scope(options.scope, "options.scope"));
     LK_TRY(check_flag(options.separate_values, "separate_values"));
     LK_TRY(check_flag(options.key_scales, "key_scales"));
+    LK_TRY(check_flag(options.layer_budgets, "layer_budgets"));
+    if (options.reserved)
+        return fail(LK_E_ARGUMENT, "options.reserved is %u, not 0", options.reserved);
     if (options.key_axis != LK_AXIS_CHANNEL && options.key_axis != LK_AXIS_TOKEN)
         return fail(LK_E_ARGUMENT, "options.key_axis is %u, must be 1 (channel) or 2 (token)",
                     options.key_axis);

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "plan/check.h"
-#include "plan/footprint.h"
+#include "plan/layer_budget.h"
 #include "planner/planner.h"
 #include "planner/solve_widths.h"
 #include "stats/scales.h"
@@ -64,6 +64,7 @@ class Builder {
     lk_status set_layer(uint32_t layer);
     void start_ladders();
     lk_status set_order();
+    lk_status set_budgets();
 
     uint32_t narrowest() const { return options_.widths[options_.n_widths - 1]; }
     uint8_t &bits_of(uint32_t layer, uint32_t head, bool is_value) {
@@ -314,6 +315,17 @@ lk_status Builder::set_order() {
     return LK_OK;
 }
 
+lk_status Builder::set_budgets() {
+    const Replay replay = {options_.budget_tokens, options_.budget_sequences,
+                           options_.budget_step_tokens};
+    for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
+        const uint32_t n_rungs = plan_->layers[l].n_rungs;
+        if (n_rungs)
+            LK_TRY(set_layer_budget(plan_, l, most_layer_bytes(*plan_, l, n_rungs - 1, replay)));
+    }
+    return LK_OK;
+}
+
 lk_status Builder::build() {
     LK_TRY(check_samples());
     LK_TRY(set_frame());
@@ -322,6 +334,8 @@ lk_status Builder::build() {
     LK_TRY(choose());
     start_ladders();
     LK_TRY(set_order());
+    if (options_.layer_budgets)
+        LK_TRY(set_budgets());
     return validate_plan(*plan_);
 }
 

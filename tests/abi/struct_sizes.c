@@ -143,7 +143,7 @@ OFFSET(lk_scale_search, key_bits, 12);
 OFFSET(lk_scale_search, value_bits, 16);
 OFFSET(lk_scale_search, query_step, 20);
 
-SIZE(lk_pmkvq, 80);
+SIZE(lk_pmkvq, 88);
 OFFSET(lk_pmkvq, size, 0);
 OFFSET(lk_pmkvq, n_widths, 4);
 OFFSET(lk_pmkvq, widths, 8);
@@ -159,6 +159,8 @@ OFFSET(lk_pmkvq, budget_bytes, 56);
 OFFSET(lk_pmkvq, budget_tokens, 64);
 OFFSET(lk_pmkvq, budget_sequences, 72);
 OFFSET(lk_pmkvq, budget_step_tokens, 76);
+OFFSET(lk_pmkvq, layer_budgets, 80);
+OFFSET(lk_pmkvq, reserved, 84);
 
 SIZE(lk_auto, 48);
 OFFSET(lk_auto, size, 0);

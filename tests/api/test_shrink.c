@@ -149,6 +149,122 @@ static void wrong_shrinks_are_refused(void **state) {
     rig_close(&r);
 }
 
+#define LAYER_STEP 16u
+
+// A cache whose layers have budgets, and its twin, which is taken to the same rungs by hand.
+typedef struct budgeted {
+    rig own;
+    rig by_hand;
+    float *x;
+    float *y;
+    uint32_t length;
+    uint32_t rungs[2];
+} budgeted;
+
+static void open_budgeted(rig *r, uint64_t first, uint64_t second) {
+    ladder_open(r, rig_default(), 0, "pm-kvq");
+    rig_recent(r, 64, 16, 40);
+    assert_int_equal(lk_plan_set_layer_budget(r->plan, 0, first), LK_OK);
+    assert_int_equal(lk_plan_set_layer_budget(r->plan, 1, second), LK_OK);
+    assert_int_equal(rig_cache(r, 2, 512, 64u << 20), LK_OK);
+}
+
+// Do the layers go down in the next step? What is due is packed before.
+static int take_down_by_hand(budgeted *b) {
+    int any = 0;
+    for (uint32_t l = 0; l < 2; ++l) {
+        uint32_t rung;
+        assert_int_equal(
+            lk_plan_rung(b->own.plan, l, b->length + LAYER_STEP, 1, LAYER_STEP, &rung), LK_OK);
+        if (rung == b->rungs[l])
+            continue;
+        assert_true(rung < b->rungs[l]);
+        const lk_sequence id = 1;
+        assert_int_equal(rig_begin(&b->by_hand, 1, &id, (uint32_t[]){1}, NULL), LK_OK);
+        assert_int_equal(lk_step_discard(b->by_hand.cache), LK_OK);
+        assert_int_equal(lk_cache_shrink(b->by_hand.cache, l, rung), LK_OK);
+        b->rungs[l] = rung;
+        any = 1;
+    }
+    return any;
+}
+
+static void step_both(budgeted *b) {
+    const int goes_down = take_down_by_hand(b);
+    assert_int_equal(rig_step(&b->own, 1, 1, b->length, LAYER_STEP, b->x), LK_OK);
+    assert_int_equal(rig_step(&b->by_hand, 1, 1, b->length, LAYER_STEP, b->y), LK_OK);
+    b->length += LAYER_STEP;
+    if (goes_down) {  // all at once, what a few steps would do
+        for (uint32_t l = 0; l < 2; ++l)
+            if (b->rungs[l] < 16)
+                assert_int_equal(lk_cache_shrink(b->own.cache, l, b->rungs[l]), LK_OK);
+    } else if (memcmp(b->x, b->y, LAYER_STEP * rig_width(&b->own) * sizeof *b->x)) {
+        fail_msg("at %u tokens pages differ from those that were shrunk by hand", b->length);
+    }
+    const lk_cache_stats a = rig_stats(&b->own);
+    const lk_cache_stats c = rig_stats(&b->by_hand);
+    assert_int_equal(a.payload_bytes, c.payload_bytes);
+    assert_int_equal(a.metadata_bytes, c.metadata_bytes);
+    assert_int_equal(a.recent_bytes, c.recent_bytes);
+    assert_int_equal(a.pages_shrunk, c.pages_shrunk);
+}
+
+// A loaded sequence is at its pages' widths, and the first step takes layers to the rungs again.
+static void load_budgeted(budgeted *b) {
+    uint64_t n_bytes = 0;
+    const lk_sequence id = 1;
+    assert_int_equal(lk_snapshot_save_memory(b->own.cache, 1, &id, NULL, NULL, 0, &n_bytes), LK_OK);
+    void *bytes = malloc(n_bytes);
+    assert_non_null(bytes);
+    assert_int_equal(lk_snapshot_save_memory(b->own.cache, 1, &id, NULL, bytes, n_bytes, NULL),
+                     LK_OK);
+    rig other;
+    open_budgeted(&other, 170000, 400001);
+    lk_sequence loaded;
+    uint32_t n = 0;
+    assert_int_equal(lk_snapshot_load_memory(other.cache, NULL, bytes, n_bytes, 1, &loaded, &n),
+                     LK_E_MISMATCH);
+    rig_close(&other);
+    open_budgeted(&other, 170000, 400000);
+    assert_int_equal(lk_snapshot_load_memory(other.cache, NULL, bytes, n_bytes, 1, &loaded, &n),
+                     LK_OK);
+    free(bytes);
+    for (uint32_t i = 0; i < 6; ++i, b->length += LAYER_STEP) {
+        assert_int_equal(rig_step(&b->own, 1, 1, b->length, LAYER_STEP, b->x), LK_OK);
+        assert_int_equal(rig_step(&other, loaded, 1, b->length, LAYER_STEP, b->y), LK_OK);
+        assert_memory_equal(b->x, b->y, LAYER_STEP * rig_width(&b->own) * sizeof *b->x);
+        assert_int_equal(rig_stats(&other).payload_bytes, rig_stats(&b->own).payload_bytes);
+        assert_int_equal(rig_stats(&other).recent_bytes, rig_stats(&b->own).recent_bytes);
+    }
+    rig_close(&other);
+}
+
+static void budgets_of_layers_give_pages_of_their_rung(void **state) {
+    (void)state;
+    budgeted b = {.rungs = {16, 16}};
+    open_budgeted(&b.own, 170000, 400000);
+    ladder_open(&b.by_hand, rig_default(), 0, "pm-kvq");
+    rig_recent(&b.by_hand, 64, 16, 40);
+    assert_int_equal(rig_cache(&b.by_hand, 2, 512, 64u << 20), LK_OK);
+    const size_t n_values = LAYER_STEP * rig_width(&b.own);
+    b.x = malloc(n_values * sizeof *b.x);
+    b.y = malloc(n_values * sizeof *b.y);
+    assert_non_null(b.x);
+    assert_non_null(b.y);
+    lk_sequence id;
+    assert_int_equal(lk_sequence_add(b.own.cache, &id), LK_OK);
+    assert_int_equal(lk_sequence_add(b.by_hand.cache, &id), LK_OK);
+    while (b.length < 1500)
+        step_both(&b);
+    assert_int_equal(b.rungs[0], 2);
+    assert_int_equal(b.rungs[1], 4);
+    load_budgeted(&b);
+    free(b.x);
+    free(b.y);
+    rig_close(&b.own);
+    rig_close(&b.by_hand);
+}
+
 // Tokens of one sequence that a plan holds in a budget.
 static uint64_t tokens_at_16_bits(rig *r, uint64_t budget) {
     lk_plan *plan = NULL;
@@ -445,6 +561,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(pages_answer_as_the_reference),
         cmocka_unit_test(wrong_shrinks_are_refused),
         cmocka_unit_test(layers_without_a_ladder_stay),
+        cmocka_unit_test(budgets_of_layers_give_pages_of_their_rung),
         cmocka_unit_test(a_generation_runs_six_and_a_half_times),
         cmocka_unit_test(a_budget_answers_as_the_reference),
         cmocka_unit_test(budgets_change_at_run_time),

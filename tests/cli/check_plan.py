@@ -176,11 +176,24 @@ def pm_kvq(folder: pathlib.Path) -> None:
     expect(len(lengths) >= 6 and lengths == sorted(lengths), 'layers go down as the cache grows')
     expect(json.loads(run('plan', str(saved), '--json').stdout)['plan'] == said['plan'], 'reads back')
     expect('gradients' in run(*plan, '16M', '--widths', '8,4,2', '--split', '--by-head').stdout, 'by gradients')
+    budget = str(least + (1 << 20))
+    expect(all('budget_bytes' not in layer for layer in said['plan']['layers']), 'no budgets of layers unless they are given')
+    own = json.loads(run(*plan, budget, '--layer-budgets', '--plot', str(folder / 'own.png'), '-o', str(saved), '--json').stdout)
+    expect([layer['ladder'] for layer in own['plan']['layers']] == [layer['ladder'] for layer in said['plan']['layers']],
+           'the same final widths')
+    shares = [layer['budget_bytes'] for layer in own['plan']['layers'] for _ in range(layer.get('count', 1))]
+    expect(shares[0] > 1.5 * shares[-1] and sum(shares) <= int(budget), f'budgets of layers, here {shares}')
+    first = {step['layer']: step['tokens'] for step in reversed(own['pm_kvq']['descents'])}
+    expect(first[0] > 1.5 * first[2], 'the most sensitive layer goes down last')
+    lengths = [step['tokens'] for step in own['pm_kvq']['descents']]
+    expect(lengths == sorted(lengths) and png_size(folder / 'own.png')[0] == 1400, 'when layers go down')
+    expect(json.loads(run('plan', str(saved), '--json').stdout)['plan'] == own['plan'], 'reads back')
     run(*plan[:4], code=2)
     run(*plan, '16M', '--widths', '5', code=2)
     expect('no attention' in run(*plan, '16M', '--sensitivity', 'output', code=1).stderr, 'of another kind')
     run('calibrate', forward, '--scales', '--position-scale', '4', '-o', stats)
     expect('outputs' in run(*plan, '16M', '--paper', '--scales', '-o', str(saved)).stdout, 'by outputs')
+    expect('budget_bytes' in saved.read_text(), 'the paper has budgets of layers')
     heads = [h for layer in json.loads(saved.read_text())['layers'] for h in layer['heads']]
     scales = [h['key']['scales'] for h in heads]
     expect(all(s[5] == s[21] > s[4] for s in scales), 'the large channel and its partner have the largest scale')

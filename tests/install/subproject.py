@@ -1,30 +1,20 @@
-"""A host's Meson build that has lowkey as a subproject: the library alone, optimized and without assertions although
-the host is a debug build; what the host's options name comes with it. Nothing is compiled. Argument: source folder."""
+"""The host project examples/meson, which has lowkey as a subproject: the library alone, optimized and without assertions
+although the host is a debug build; what the host's options name comes with it. Nothing is compiled. Argument: source
+folder."""
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
-
-PARENT = """project('host', 'c', default_options: ['buildtype=debug'])
-executable('host', 'host.c', dependencies: dependency('lowkey'))
-"""
-WRAP = """[wrap-file]
-directory = lowkey
-
-[provide]
-dependency_names = lowkey
-"""
 
 
 def targets(source, temp, name, *options):
     """The targets of lowkey by name, and the compile command of each of its files."""
     host = pathlib.Path(temp, name)
-    (host / 'subprojects').mkdir(parents=True)
-    (host / 'meson.build').write_text(PARENT)
-    (host / 'host.c').write_text('int main(void) { return 0; }\n')
+    shutil.copytree(pathlib.Path(source, 'examples/meson'), host)
+    shutil.copy(pathlib.Path(source, 'examples/hello.c'), temp)
     (host / 'subprojects/lowkey').symlink_to(source)
-    (host / 'subprojects/lowkey.wrap').write_text(WRAP)
     setup = subprocess.run(['meson', 'setup', 'build', '-Dlowkey:cuda=disabled', *options], cwd=host,
                            capture_output=True, text=True)
     if setup.returncode:

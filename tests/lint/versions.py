@@ -12,9 +12,12 @@ WHOLE = {
     'bindings/python/pyproject.toml': r'^version = "([^"]+)"',
     'bindings/rust/lowkey/Cargo.toml': r'(?<!-)version = "([^"]+)"',
     'bindings/rust/lowkey-sys/Cargo.toml': r'^version = "([^"]+)"',
+    'src/packaging/conan/conanfile.py': r"^    version = '([^']+)'",
+    'src/packaging/vcpkg/vcpkg.json': r'"version": "([^"]+)"',
 }
 SHORT = {
-    'bindings/rust/lowkey-sys/build.rs': r'lowkey >= ([\d.]+)',
+    'bindings/rust/lowkey/README.md': r'version = "([\d.]+)"',
+    'bindings/rust/lowkey-sys/build.rs': r'lowkey(?:-static)? >= ([\d.]+)',
     'tests/install/install.py': r'find_package\(lowkey ([\d.]+)',
 }
 

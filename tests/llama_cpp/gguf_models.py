@@ -145,6 +145,11 @@ class Random(Gguf):
         weights = self.random.standard_normal((n_out, n_in), np.float32) / np.float32(np.sqrt(n_in))
         self.tensor(name, weights, kind or self.kind)
 
+    def experts(self, name, n_experts, n_out, n_in):
+        weights = self.random.standard_normal((n_experts, n_out, n_in), np.float32) / np.float32(np.sqrt(n_in))
+        self.tensor(name + '.weight', weights, 'f16')
+        self.tensor(name + '.bias', 0.1 * self.random.standard_normal((n_experts, n_out)), 'f32')
+
     def norm(self, name, n, mean=1.0):
         self.tensor(name, (mean + 0.1 * self.random.standard_normal(n)).astype(np.float32))
 
@@ -168,9 +173,10 @@ def layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff):
     model.matrix(name + 'ffn_down.weight', n_embd, n_ff)
 
 
-def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192):
-    model = Random('llama', kind=kind)
-    model.set(rope__freq_base=500000.0)
+def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192,
+          architecture='llama', **values):
+    model = Random(architecture, kind=kind)
+    model.set(rope__freq_base=500000.0, **values)
     shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_context)
     for i in range(n_layers):
         name = f'blk.{i}.'
@@ -178,6 +184,12 @@ def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_
         model.norm(name + 'ffn_norm.weight', n_embd)
         layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.write(path)
+
+
+def chunked(path):
+    """Llama 4, whose windows are chunks; no layer has experts."""
+    llama(path, architecture='llama4', interleave_moe_layer_step=0, expert_count=2, expert_used_count=1,
+          expert_feed_forward_length=64)
 
 
 def alibi(path, n_embd=128, n_heads=2):
@@ -197,18 +209,53 @@ def alibi(path, n_embd=128, n_heads=2):
     model.write(path)
 
 
-def windows(path, n_layers=7, n_embd=128, n_heads=4, n_kv_heads=1, head_dim=64, n_ff=256):
-    """Gemma 3: five layers with a sliding window, then one without."""
-    model = Random('gemma3')
-    model.set(attention__sliding_window=128, rope__freq_base=1000000.0)
+def gemma(path, architecture, window, n_layers, n_embd=128, n_heads=4, n_kv_heads=1, head_dim=64, n_ff=256, **values):
+    """Layers with a sliding window between layers without."""
+    model = Random(architecture)
+    model.set(attention__sliding_window=window, **values)
     shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     for i in range(n_layers):
         name = f'blk.{i}.'
         for norm in ('attn_norm', 'post_attention_norm', 'ffn_norm', 'post_ffw_norm'):
             model.norm(f'{name}{norm}.weight', n_embd)
-        model.norm(name + 'attn_q_norm.weight', head_dim)
-        model.norm(name + 'attn_k_norm.weight', head_dim)
+        if architecture == 'gemma3':
+            model.norm(name + 'attn_q_norm.weight', head_dim)
+            model.norm(name + 'attn_k_norm.weight', head_dim)
         layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
+    model.write(path)
+
+
+def gemma2(path):
+    """Every second layer has a window; logits are capped, at a value that random ones reach."""
+    gemma(path, 'gemma2', 96, 4, n_kv_heads=2, head_dim=128, attn_logit_softcapping=2.0, final_logit_softcapping=30.0)
+
+
+def gemma3(path):
+    """Five layers with a window, then one without."""
+    gemma(path, 'gemma3', 128, 7, rope__freq_base=1000000.0)
+
+
+def gpt_oss(path, n_layers=4, n_embd=128, n_heads=8, n_kv_heads=1, head_dim=64, n_ff=64, n_experts=4):
+    """Every second layer has a window, every head a learned sink. All experts count, so that no rounding chooses one."""
+    model = Random('gpt-oss')
+    model.set(attention__sliding_window=128, rope__freq_base=150000.0, expert_count=n_experts,
+              expert_used_count=n_experts,
+              expert_feed_forward_length=n_ff)
+    shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
+    model.matrix('output.weight', model.n_vocab, n_embd)
+    for i in range(n_layers):
+        name = f'blk.{i}.'
+        model.norm(name + 'attn_norm.weight', n_embd)
+        model.norm(name + 'post_attention_norm.weight', n_embd)
+        for part, n_out, n_in in (('q', n_heads * head_dim, n_embd), ('k', n_kv_heads * head_dim, n_embd),
+                                  ('v', n_kv_heads * head_dim, n_embd), ('output', n_embd, n_heads * head_dim)):
+            model.matrix(f'{name}attn_{part}.weight', n_out, n_in)
+            model.norm(f'{name}attn_{part}.bias', n_out, 0.0)
+        model.norm(name + 'attn_sinks.weight', n_heads, 2.0)
+        model.matrix(name + 'ffn_gate_inp.weight', n_experts, n_embd, 'f32')
+        model.norm(name + 'ffn_gate_inp.bias', n_experts, 0.0)
+        for part, n_out, n_in in (('gate', n_ff, n_embd), ('up', n_ff, n_embd), ('down', n_embd, n_ff)):
+            model.experts(f'{name}ffn_{part}_exps', n_experts, n_out, n_in)
     model.write(path)
 
 
@@ -241,7 +288,10 @@ def all_models(folder):
         'llama': llama,
         'head-24': lambda path: llama(path, n_layers=1, n_embd=96, n_heads=4, n_kv_heads=2, head_dim=24),
         'alibi': alibi,
-        'windows': windows,
+        'chunked': chunked,
+        'gemma2': gemma2,
+        'gemma3': gemma3,
+        'gpt-oss': gpt_oss,
         'recurrent': recurrent,
     }
     folder = pathlib.Path(folder)

@@ -15,31 +15,12 @@
 #include <map>
 
 #include "session.h"
+#include "windows_test.h"
 
 namespace {
 
-using Text = std::vector<llama_token>;
 using Models = std::vector<std::string>;
 
-// Sums of the same products in another order: batches of other shapes take other kernels in ggml.
-constexpr double kSameNumbers = 2e-3;
-
-Text part(const Text &text, size_t begin, size_t end) {
-    return Text(text.begin() + static_cast<long>(begin), text.begin() + static_cast<long>(end));
-}
-Text joined(Text a, const Text &b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-}
-
-void require_close(const Logits &a, const Logits &b, double bound, const std::string &what) {
-    const double difference = relative_difference(a, b);
-    require(difference <= bound, what + ": logits differ by " + std::to_string(difference) +
-                                     ", at most " + std::to_string(bound));
-}
-void require_log(const std::string &words) {
-    require(logged().find(words) != std::string::npos, "the log has \"" + words + "\"");
-}
 void require_refused(const Model &model, const Options &options, const std::string &words) {
     clear_log();
     llama_context *context = Session::make(model, options);
@@ -184,8 +165,7 @@ void test_drafts(const Models &paths) {
             const std::vector<Logits> logits = drafted.feed_all(0, at, draft);
             require(llama_memory_seq_rm(drafted.memory(), 0, at + 3, -1), "the rest is removed");
             for (llama_pos i = 0; i < 3; ++i)
-                require_close(logits[i], plain.feed(0, at + i, {text[at + i]}),
-                              std::strcmp(plan, "fp16") ? 0.2 : kSameNumbers,
+                require_close(logits[i], plain.feed(0, at + i, {text[at + i]}), kSameNumbers,
                               std::string(plan) + " draft at " + std::to_string(at + i));
         }
     }
@@ -495,10 +475,10 @@ void answers(const Models &arguments) {
 
 int main(int argc, char **argv) {
     const std::map<std::string, std::function<void(const Models &)>> cases = {
-        {"logits", test_logits},     {"sequences", test_sequences}, {"batches", test_batches},
-        {"drafts", test_drafts},     {"states", test_states},       {"requests", test_requests},
-        {"refusals", test_refusals}, {"threads", test_threads},     {"generate", generate},
-        {"answers", answers}};
+        {"logits", test_logits},   {"sequences", test_sequences}, {"batches", test_batches},
+        {"drafts", test_drafts},   {"states", test_states},       {"requests", test_requests},
+        {"windows", test_windows}, {"refusals", test_refusals},   {"threads", test_threads},
+        {"generate", generate},    {"answers", answers}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         std::fputs("usage: llama-test CASE MODEL...\n", stderr);

@@ -1,6 +1,6 @@
 """Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
 
-    run.py --lowkey PREFIX --work FOLDER [--log FILE] [--only NAME...]
+    run.py --lowkey PREFIX --work FOLDER [--log FILE] [--requests N] [--only NAME...]
 
 PREFIX holds an installed lowkey. FOLDER keeps the source, its build and the models for later runs. The source package
 is fetched by pip and checked by the hash of bindings/llama.cpp/pin.json; LOWKEY_LLAMA_ARCHIVE names one that is there
@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,14 @@ import tempfile
 import time
 
 import gguf_models
+import server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ADAPTER = ROOT / 'bindings/llama.cpp'
 HERE = pathlib.Path(__file__).resolve().parent
 WORDS = (ROOT / 'tests/model/words.txt').read_text(encoding='utf-8').split()
 FILLER = (ROOT / 'tests/model/texts/suite.txt').read_text(encoding='utf-8')
-OFF = ['TESTS', 'TOOLS', 'EXAMPLES', 'SERVER', 'APP', 'COMMON']
+OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_UI', 'OPENSSL']
 
 
 def run(*command, **options):
@@ -98,14 +100,14 @@ def test_apply(llama_cpp):
 
 
 def build(llama_cpp, lowkey, work):
-    """Builds libllama; returns what a program of it is compiled with."""
+    """Builds libllama and llama-server; returns what a program of the library is compiled with."""
     folder = work / 'llama.cpp'
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
-    run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release', '-DLLAMA_OPENSSL=OFF',
-        f'-DCMAKE_PREFIX_PATH={headers.parent}', *launcher,
-        *[f'-DLLAMA_BUILD_{name}=OFF' for name in OFF], stdout=subprocess.DEVNULL)
-    run('ninja', '-C', folder, 'llama', stdout=subprocess.DEVNULL)
+    run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
+        f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/server.cmake', *launcher,
+        *[f'-DLLAMA_{name}=OFF' for name in OFF], stdout=subprocess.DEVNULL)
+    run('ninja', '-C', folder, 'llama', 'llama-lowkey-calibrate', 'llama-server', stdout=subprocess.DEVNULL)
     return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
             '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
 
@@ -140,7 +142,11 @@ class Cases:
         return done.stdout
 
     def logits(self):
-        print(self.case('logits', self.models['llama'], self.models['prover']).decode(), end='')
+        names = 'llama', 'prover', 'gemma2', 'gemma3', 'gpt-oss'
+        print(self.case('logits', *[self.models[name] for name in names]).decode(), end='')
+
+    def windows(self):
+        self.case('windows', *[self.models[name] for name in ('gemma2', 'gemma3', 'gpt-oss')])
 
     def sequences(self):
         self.case('sequences', self.models['llama'])
@@ -162,7 +168,7 @@ class Cases:
 
     def refusals(self):
         self.case('refusals', self.models['llama'], f'{self.models["head-24"]}=head_dim',
-                  f'{self.models["alibi"]}=ALiBi', f'{self.models["windows"]}=sliding windows',
+                  f'{self.models["alibi"]}=ALiBi', f'{self.models["chunked"]}=chunked windows',
                   f'{self.models["recurrent"]}=recurrent')
 
     def environment(self):
@@ -186,8 +192,8 @@ class Cases:
             theirs, ours = (self.case('generate', self.models['prover'], plan, 250, text) for plan in ('', 'fp16'))
             assert len(theirs) == 250 and theirs == ours, f'{theirs}\n{ours}'
 
-    def answers(self):
-        """Under kitty-pro the proving model finds what 4096 tokens hide."""
+    def right_answers(self, plan):
+        """How many of 16 facts that 4096 tokens hide the proving model finds."""
         source_of = random.Random(26)
         words = source_of.sample(WORDS, 16)
         facts = {word: f'{source_of.randrange(10 ** 6):06}' for word in words}
@@ -198,10 +204,46 @@ class Cases:
             at = source_of.choice([i for i in range(1, len(text)) if text[i - 1] in ' \n'])
             text = f'{text[:at]}The code of {word} is {facts[word]}. {text[at:]}'
         questions = [f'\nThe code of {word} is ' for word in words]
+        said = self.case('answers', self.models['prover'], plan, text, *questions).decode().split('\n')
+        return sum(answer == facts[word] + '.' for answer, word in zip(said, words))
+
+    def answers(self):
         for plan in ('kitty-pro', 'kivi4', 'int8'):
-            said = self.case('answers', self.models['prover'], plan, text, *questions).decode().split('\n')
-            right = sum(answer == facts[word] + '.' for answer, word in zip(said, words))
+            right = self.right_answers(plan)
             assert right >= 15, f'{plan}: {right} of 16 answers are right'
+
+    def calibrate(self, *arguments):
+        """Exit status and text of llama-lowkey-calibrate."""
+        program = self.work / 'llama.cpp/bin/llama-lowkey-calibrate'
+        done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def plans(self):
+        """Plans from statistics of the very model: they run, and are as good as their bits."""
+        text, plan = self.work / 'text.txt', self.work / 'plan.json'
+        text.write_text(FILLER[:9000], encoding='utf-8')
+        for options, name, most_bits in (((), 'chanmix', 4.5), (('--bits', 3), 'auto', 3)):
+            status, said = self.calibrate(self.models['prover'], text, '-o', plan, '-t', 1, *options)
+            assert status == 0, said
+            bits = float(re.search(r'([0-9.]+) bits a value', said)[1])
+            assert json.loads(plan.read_text(encoding='utf-8'))['name'] == name and 2 < bits <= most_bits, said
+            right = self.right_answers(plan)
+            print(f'{name} from llama.cpp, {bits} bits: {right} of 16 answers')
+            assert right >= 14, f'{name}: {right} of 16 answers are right'
+        for model in ('gemma2', 'gemma3', 'gpt-oss'):
+            status, said = self.calibrate(self.models[model], text, '-o', plan, '-t', 1, '--tokens', 3000)
+            assert status == 0, said
+            assert len(self.case('generate', self.models[model], plan, 20, 'a text')) == 20
+        short = self.work / 'short.txt'
+        short.write_text('too short', encoding='utf-8')
+        for arguments, words in (((self.models['prover'], short, '-o', plan), 'a plan needs at least'),
+                                 ((short, text, '-o', plan), 'cannot load it'),
+                                 ((self.models['alibi'], text, '-o', plan), 'ALiBi'),
+                                 ((self.models['prover'], self.work / 'none', '-o', plan), 'cannot be read'),
+                                 ((self.models['prover'], text), 'usage: '),
+                                 ((self.models['prover'], text, '-o', plan, '--bits', 'x'), 'needs a number')):
+            status, said = self.calibrate(*arguments)
+            assert status == 1 and words in said, said
 
 
 def main():
@@ -209,6 +251,7 @@ def main():
     parser.add_argument('--lowkey', type=pathlib.Path, required=True)
     parser.add_argument('--work', type=pathlib.Path, required=True)
     parser.add_argument('--log', type=pathlib.Path)
+    parser.add_argument('--requests', type=int, default=40, help='of the load on llama-server')
     parser.add_argument('--only', nargs='+')
     options = parser.parse_args()
     work = options.work.resolve()
@@ -216,12 +259,15 @@ def main():
     pin = json.loads((ADAPTER / 'pin.json').read_text(encoding='utf-8'))
     llama_cpp = source(pin, work)
     flags = build(llama_cpp, options.lowkey.resolve(), work)
-    program = link(work / 'llama-test', ['llama_test.cpp', 'session.cpp'], flags)
-    cases = Cases(program, gguf_models.all_models(work / 'models'), work)
+    program = link(work / 'llama-test', ['llama_test.cpp', 'windows_test.cpp', 'session.cpp'], flags)
+    models = gguf_models.all_models(work / 'models')
+    cases = Cases(program, models, work)
     tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(options.lowkey.resolve(), work)}
     tests |= {name: getattr(cases, name) for name in
-              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'requests', 'threads', 'refusals',
+              ('logits', 'greedy', 'answers', 'plans', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests', 'threads', 'refusals',
                'environment')}
+    tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models['prover'], models['gemma3'], work,
+                                            options.requests)
     results = []
     for name, test in tests.items():
         if options.only and name not in options.only:

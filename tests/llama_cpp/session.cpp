@@ -30,6 +30,16 @@ void require(bool holds, const std::string &sentence) {
     std::exit(1);
 }
 
+void require_log(const std::string &words) {
+    require(logged().find(words) != std::string::npos, "the log has \"" + words + "\"");
+}
+
+void require_close(const Logits &a, const Logits &b, double bound, const std::string &what) {
+    const double difference = relative_difference(a, b);
+    require(difference <= bound, what + ": logits differ by " + std::to_string(difference) +
+                                     ", at most " + std::to_string(bound));
+}
+
 Model::Model(const std::string &path) {
     llama_log_set(keep_log, nullptr);
     llama_backend_init();
@@ -57,6 +67,7 @@ llama_context *Session::make(const Model &model, const Options &options) {
     params.n_seq_max = options.n_sequences;
     params.n_threads = params.n_threads_batch = options.n_threads;
     params.kv_unified = options.is_unified;
+    params.swa_full = options.has_full_windows;
     params.type_k = params.type_v = options.type;
     // Flash attention of llama.cpp rounds an F32 cache to F16.
     params.flash_attn_type = options.type == GGML_TYPE_F32 ? LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -129,8 +140,17 @@ double relative_difference(const Logits &a, const Logits &b) {
     return std::sqrt(difference / square);
 }
 
-std::vector<llama_token> random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab) {
-    std::vector<llama_token> text;
+Text part(const Text &text, size_t begin, size_t end) {
+    return Text(text.begin() + static_cast<long>(begin), text.begin() + static_cast<long>(end));
+}
+
+Text joined(Text a, const Text &b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+Text random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab) {
+    Text text;
     uint32_t state = seed * 2654435761u + 1;
     for (size_t i = 0; i < n_tokens; ++i) {
         state = state * 1664525u + 1013904223u;

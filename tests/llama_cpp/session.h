@@ -19,6 +19,11 @@ void clear_log();
 
 // Fails the program, with the sentence, unless `holds`.
 void require(bool holds, const std::string &sentence);
+void require_log(const std::string &words);
+
+// Sums of the same products in another order: batches of other shapes take other kernels in ggml.
+constexpr double kSameNumbers = 2e-3;
+void require_close(const Logits &a, const Logits &b, double bound, const std::string &what);
 
 class Model {
   public:
@@ -41,6 +46,7 @@ struct Options {
     uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
     int n_threads = 1;  // ggml's threads spin, which a busy machine punishes
     bool is_unified = true;
+    bool has_full_windows = false;   // of swa_full
     ggml_type type = GGML_TYPE_F16;  // of llama.cpp's own cache
 };
 
@@ -79,7 +85,10 @@ class Session {
 llama_token best(const Logits &logits);
 // Root of the mean square of the difference, in units of b's own.
 double relative_difference(const Logits &a, const Logits &b);
+using Text = std::vector<llama_token>;
+Text part(const Text &text, size_t begin, size_t end);
+Text joined(Text a, const Text &b);
 // Tokens without a pattern, the same for each seed.
-std::vector<llama_token> random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab);
+Text random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab);
 
 #endif

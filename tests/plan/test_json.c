@@ -51,6 +51,7 @@ static lk_plan *rich_plan(struct model *m) {
     assert_int_equal(lk_plan_set_value(plan, 4, 2, &value), LK_OK);
     const uint8_t rungs[] = {16, 8, 2};
     assert_int_equal(lk_plan_set_ladder(plan, 5, rungs, 3, 8), LK_OK);
+    assert_int_equal(lk_plan_set_layer_budget(plan, 5, 12345678901), LK_OK);
     assert_int_equal(lk_plan_set_metadata(plan, 3, LK_METADATA_F8), LK_OK);
     assert_int_equal(lk_plan_set_pages(plan, 64), LK_OK);
     assert_int_equal(lk_plan_set_recent(plan, 48, 200), LK_OK);
@@ -261,6 +262,18 @@ static const struct change changes[] = {
      "/layers/0/ladder/1 is 256"},
     {"\"metadata\": \"f16\"", "\"ladder\": {}, \"rung\": 8", LK_E_CORRUPT,
      "/layers/0/ladder is of type object"},
+    {"\"metadata\": \"f16\"", "\"budget_bytes\": 9", LK_E_CORRUPT,
+     "/layers/0/budget_bytes is there without /layers/0/ladder"},
+    {"\"metadata\": \"f16\"", "\"ladder\": [8], \"rung\": 8, \"budget_bytes\": 0", LK_E_CORRUPT,
+     "/layers/0/budget_bytes is 0, must be from 1 to 2^53"},
+    {"\"metadata\": \"f16\"", "\"ladder\": [8], \"rung\": 8, \"budget_bytes\": 9007199254740993",
+     LK_E_CORRUPT, "/layers/0/budget_bytes is 9007199254740993, must be from 1 to 2^53"},
+    {"\"metadata\": \"f16\"", "\"ladder\": [8], \"rung\": 8, \"budget_bytes\": 1.5", LK_E_CORRUPT,
+     "/layers/0/budget_bytes is of type number, must be a whole number of at least 1"},
+    {"\"metadata\": \"f16\"", "\"ladder\": [8], \"rung\": 8, \"budget_bytes\": -1", LK_E_CORRUPT,
+     "/layers/0/budget_bytes is of type number"},
+    {"\"metadata\": \"f16\"", "\"ladder\": [8], \"rung\": 8, \"budget_bytes\": \"9\"", LK_E_CORRUPT,
+     "/layers/0/budget_bytes is of type string"},
     {"{\"count\": 4, \"key\"", "{\"count\": 3, \"key\"", LK_E_CORRUPT,
      "/layers/0/heads has 3 KV heads"},
     {"{\"count\": 4, \"key\"", "{\"count\": 5, \"key\"", LK_E_CORRUPT,
@@ -329,6 +342,8 @@ static const struct change chunk_changes[] = {
     {"\"reorder\": true", "\"reorder\": false", LK_E_CORRUPT,
      "/chunks/tokens is 32, must be /page_tokens 128 with /chunks/reorder false"},
     {"\"hold\": true", "\"hold\": \"no\"", LK_E_CORRUPT, "/chunks/hold is of type string"},
+    {"\"metadata\": \"f16\"", "\"ladder\": [8], \"rung\": 8, \"budget_bytes\": 9", LK_E_CORRUPT,
+     "/layers/0/budget_bytes is 9, must not be there with /chunks"},
     {"\"chunks\": {", "\"chunk\": {", LK_E_CORRUPT, "/chunk is not a key"},
 };
 

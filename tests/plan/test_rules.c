@@ -353,8 +353,62 @@ static void ladders_are_checked(void **state) {
     lk_plan_destroy(&plan);
 }
 
+static uint64_t budget_of(const lk_plan *plan, uint32_t layer) {
+    uint64_t budget = 1;
+    assert_int_equal(lk_plan_get_layer_budget(plan, layer, &budget), LK_OK);
+    return budget;
+}
+
+static void layer_budgets_belong_to_ladders(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 3, 1, 1, 64);
+    lk_plan *plan = make_plan("kivi2", &m);
+    const uint8_t rungs[] = {8, 4};
+    expect_failure(lk_plan_set_layer_budget(plan, 0, 5), LK_E_ARGUMENT, "layer 0 has no ladder");
+    assert_int_equal(lk_plan_set_layer_budget(plan, LK_ALL, 5), LK_OK);
+    assert_int_equal(budget_of(plan, 0), 0);
+    assert_int_equal(lk_plan_set_ladder(plan, 1, rungs, 2, 8), LK_OK);
+    assert_int_equal(lk_plan_set_layer_budget(plan, LK_ALL, 1ull << 53), LK_OK);
+    assert_int_equal(budget_of(plan, 0), 0);
+    assert_int_equal(budget_of(plan, 1), 1ull << 53);
+    expect_failure(lk_plan_set_layer_budget(plan, 1, (1ull << 53) + 1), LK_E_ARGUMENT,
+                   "budget_bytes is 9007199254740993, must be from 1 to 2^53");
+    expect_failure(lk_plan_set_layer_budget(plan, 3, 1), LK_E_NOT_FOUND, "layer is 3");
+    expect_failure(lk_plan_set_layer_budget(NULL, 0, 1), LK_E_ARGUMENT, "plan");
+    expect_failure(lk_plan_get_layer_budget(plan, 1, NULL), LK_E_ARGUMENT, "budget_bytes");
+    uint64_t unused;
+    expect_failure(lk_plan_get_layer_budget(plan, 3, &unused), LK_E_NOT_FOUND, "layer is 3");
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+    lk_chunk_rule chunks;
+    assert_int_equal(lk_chunk_rule_init(&chunks, sizeof chunks), LK_OK);
+    assert_int_equal(lk_plan_set_chunks(plan, &chunks), LK_OK);
+    expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
+                   "/layers/1/budget_bytes is 9007199254740992, must not be there with /chunks");
+    chunks.chunk_tokens = 0;
+    assert_int_equal(lk_plan_set_chunks(plan, &chunks), LK_OK);
+    assert_int_equal(lk_plan_set_layer_budget(plan, 1, 0), LK_OK);
+    assert_int_equal(budget_of(plan, 1), 0);
+    assert_int_equal(lk_plan_set_layer_budget(plan, 1, 7), LK_OK);
+    assert_int_equal(lk_plan_set_ladder(plan, 1, rungs, 2, 4), LK_OK);
+    assert_int_equal(budget_of(plan, 1), 7);
+    assert_int_equal(lk_plan_set_ladder(plan, 1, NULL, 0, 0), LK_OK);
+    assert_int_equal(budget_of(plan, 1), 0);
+    uint32_t rung;
+    expect_failure(lk_plan_rung(plan, 1, 100, 1, 1, &rung), LK_E_ARGUMENT, "no ladder");
+    expect_failure(lk_plan_rung(plan, 3, 100, 1, 1, &rung), LK_E_NOT_FOUND, "layer is 3");
+    assert_int_equal(lk_plan_set_ladder(plan, 1, rungs, 2, 8), LK_OK);
+    expect_failure(lk_plan_rung(plan, 1, 0, 1, 1, &rung), LK_E_ARGUMENT, "n_tokens is 0");
+    expect_failure(lk_plan_rung(plan, 1, 1, 1, 1, NULL), LK_E_ARGUMENT, "rung");
+    assert_int_equal(lk_plan_rung(plan, 1, UINT64_MAX, 1, 1, &rung), LK_E_ARGUMENT);
+    assert_int_equal(lk_plan_rung(plan, 1, 100000, 1, 1, &rung), LK_OK);
+    assert_int_equal(rung, 8);
+    lk_plan_destroy(&plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layer_budgets_belong_to_ladders),
         cmocka_unit_test(rules_are_read_back),
         cmocka_unit_test(centers_are_kept_beside_rules),
         cmocka_unit_test(scales_are_kept_beside_centers),

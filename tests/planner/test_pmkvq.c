@@ -301,6 +301,8 @@ static void bad_options_are_refused(void **unused) {
         {offsetof(lk_pmkvq, key_axis), 3, "key_axis is 3"},
         {offsetof(lk_pmkvq, group), 24, "group is 24"},
         {offsetof(lk_pmkvq, key_scales), 2, "key_scales is 2"},
+        {offsetof(lk_pmkvq, layer_budgets), 2, "layer_budgets is 2"},
+        {offsetof(lk_pmkvq, reserved), 1, "reserved is 1"},
         {offsetof(lk_pmkvq, sink_tokens), 8, "sink_tokens"},
         {offsetof(lk_pmkvq, budget_sequences), 0, "none may be 0"},
         {offsetof(lk_pmkvq, budget_step_tokens), 0, "none may be 0"},
@@ -389,13 +391,87 @@ static void caches_get_to_their_last_token(void **unused) {
                 assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
                 fill_cache(plan, &options);
                 lk_plan_destroy(&plan);
+                if (step == 16 || i == 1)
+                    continue;
+                options.layer_budgets = 1;
+                assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+                fill_cache(plan, &options);
+                lk_plan_destroy(&plan);
+                options.layer_budgets = 0;
             }
         }
     lk_calibrator_destroy(&c);
 }
 
+static uint64_t layer_budget(const lk_plan *plan, uint32_t layer) {
+    uint64_t bytes;
+    assert_int_equal(lk_plan_get_layer_budget(plan, layer, &bytes), LK_OK);
+    return bytes;
+}
+
+static uint32_t rung_at(const lk_plan *plan, const lk_pmkvq *options, uint32_t layer, uint64_t n) {
+    uint32_t rung;
+    assert_int_equal(lk_plan_rung(plan, layer, n, options->budget_sequences,
+                                  options->budget_step_tokens, &rung),
+                     LK_OK);
+    return rung;
+}
+
+/* Budgets of layers last to the last token and no page further, and a layer that ends wider is
+ * wider all the way. */
+static void layer_budgets_are_of_the_final_widths(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients();
+    lk_pmkvq options = options_of(1);
+    options.budget_sequences = 2;
+    options.budget_step_tokens = 100;
+    lk_plan *without = NULL;
+    lk_plan *plan = NULL;
+    expect_failure(lk_calibrator_pmkvq(c, &options, &plan), LK_E_BUDGET, " need ");
+    options.budget_bytes = strtoull(strstr(sentence(), " need ") + 6, NULL, 10) + (4u << 20);
+    assert_int_equal(lk_calibrator_pmkvq(c, &options, &without), LK_OK);
+    options.layer_budgets = 1;
+    assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+    uint32_t final[LAYERS];
+    uint64_t total = 0;
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        uint8_t rungs[4];
+        uint32_t n;
+        assert_int_equal(layer_budget(without, l), 0);
+        assert_int_equal(lk_plan_get_ladder(plan, l, rungs, &n, NULL, NULL), LK_OK);
+        final[l] = rungs[n - 1];
+        total += layer_budget(plan, l);
+        assert_int_equal(rung_at(plan, &options, l, 500), 16);
+        assert_int_equal(rung_at(plan, &options, l, options.budget_tokens), final[l]);
+        for (uint32_t other = 0; other < l; ++other)
+            for (uint64_t at = 100; final[other] != final[l] && at < 20000; at += 900) {
+                const uint32_t wide = final[other] > final[l] ? other : l;
+                const uint32_t narrow = wide == l ? other : l;
+                assert_true(rung_at(plan, &options, wide, at) >=
+                            rung_at(plan, &options, narrow, at));
+            }
+        /* One byte less, and the last rung is beyond it before the last token: no rung is left. */
+        lk_plan *less = NULL;
+        assert_int_equal(lk_plan_copy(plan, &less), LK_OK);
+        const uint8_t longer[] = {16, 8, 4, 2};
+        if (final[l] == 4) {
+            assert_int_equal(lk_plan_set_ladder(less, l, longer, 4, 16), LK_OK);
+            assert_int_equal(rung_at(less, &options, l, options.budget_tokens), 4);
+            assert_int_equal(lk_plan_set_layer_budget(less, l, layer_budget(plan, l) - 1), LK_OK);
+            assert_int_equal(rung_at(less, &options, l, options.budget_tokens), 2);
+        }
+        lk_plan_destroy(&less);
+    }
+    assert_int_not_equal(final[2], final[1]);
+    assert_true(total <= options.budget_bytes);
+    lk_plan_destroy(&plan);
+    lk_plan_destroy(&without);
+    lk_calibrator_destroy(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layer_budgets_are_of_the_final_widths),
         cmocka_unit_test(plans_cost_least_of_all_that_fit),
         cmocka_unit_test(the_least_sensitive_layer_shrinks_first),
         cmocka_unit_test(finer_parts_cost_less),

@@ -146,6 +146,8 @@ void Machine::choose_ladder(uint32_t layer) {
     const uint32_t n = is_chosen ? ladder.n : 0;
     require(lk_plan_set_ladder(plan_, layer, ladder.rungs, n,
                                n ? ladder.rungs[choices_.below(n)] : 0) == LK_OK);
+    if (is_chosen && choices_.one_in(2))
+        require(lk_plan_set_layer_budget(plan_, layer, 4096u << choices_.below(6)) == LK_OK);
 }
 
 void Machine::choose_rules() {
@@ -645,7 +647,7 @@ bool Machine::step() {
                     right = remove(i - 1) && right;
                     break;
                 }
-        return right && follow_all(Packs::kMay) && check_lengths();
+        return right && follow_budgets() && follow_all(Packs::kMay) && check_lengths();
     }
     --counts_.operations;
     if (!expect_status(begun, "begin") || !follow_all(Packs::kMay))
@@ -655,6 +657,7 @@ bool Machine::step() {
         model_->begin(&part.live->tokens);
         right = right && follow(part.live, Packs::kDue);
     }
+    right = right && follow_budgets();
     lk_status status = LK_OK;
     for (uint32_t l = 0; !status && right && l < layers_.size(); ++l)
         status = run_layer(l, n_tokens, &parts, &right);

@@ -116,6 +116,7 @@ class Machine {
     bool load();
     bool dequantize_all();
     bool shrink();
+    bool follow_budgets();
     bool change_budget();
     bool misuse();
     bool step();

@@ -1,3 +1,3 @@
-module lowkey/bindings/go/lowkey
+module example.org/lowkey/bindings/go/lowkey
 
 go 1.19

@@ -356,6 +356,25 @@ func TestPlansAreBuiltAndReadBack(t *testing.T) {
 	}
 }
 
+func TestLayersHaveBudgets(t *testing.T) {
+	plan := must[*Plan](t)(NewPlan("pm-kvq", geometry()))
+	defer plan.Close()
+	check(t, plan.SetLayerBudget(1, 1<<20))
+	if budget := must[uint64](t)(plan.LayerBudget(1)); budget != 1<<20 {
+		t.Errorf("the budget of layer 1 is %d", budget)
+	}
+	if budget := must[uint64](t)(plan.LayerBudget(0)); budget != 0 {
+		t.Errorf("the budget of layer 0 is %d", budget)
+	}
+	for layer, want := range []uint32{16, 2} {
+		if rung := must[uint32](t)(plan.Rung(uint32(layer), 100000, 1, 512)); rung != want {
+			t.Errorf("layer %d is at rung %d, not %d", layer, rung, want)
+		}
+	}
+	check(t, plan.SetLadder(0, nil, 0))
+	wants(t, plan.SetLayerBudget(0, 1), Argument, "layer 0 has no ladder")
+}
+
 func TestLogsArriveAndTheirPanicsStayInGo(t *testing.T) {
 	var mu sync.Mutex
 	var lines []string

@@ -435,6 +435,34 @@ func (p *Plan) SetLadder(layer uint32, rungs []uint8, rung uint32) error {
 	})
 }
 
+// SetLayerBudget sets the bytes that the pages of a layer with a ladder may take in the whole cache; 0
+// is no budget. See lk_plan_set_layer_budget.
+func (p *Plan) SetLayerBudget(layer uint32, budgetBytes uint64) error {
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_layer_budget(ptr, C.uint32_t(layer), C.uint64_t(budgetBytes))
+	})
+}
+
+// LayerBudget is the budget of a layer in bytes; 0 is none.
+func (p *Plan) LayerBudget(layer uint32) (uint64, error) {
+	var raw C.uint64_t
+	err := p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_get_layer_budget(ptr, C.uint32_t(layer), &raw)
+	})
+	return uint64(raw), err
+}
+
+// Rung is the width of the rung at which budgets of layers leave a layer with so many tokens; arguments
+// as for Bytes.
+func (p *Plan) Rung(layer uint32, tokens uint64, sequences, stepTokens uint32) (uint32, error) {
+	var raw C.uint32_t
+	err := p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_rung(ptr, C.uint32_t(layer), C.uint64_t(tokens), C.uint32_t(sequences),
+			C.uint32_t(stepTokens), &raw)
+	})
+	return uint32(raw), err
+}
+
 // Width is the width in bits of one channel in a packed page at a rung of the layer's ladder (0 = the
 // layer's own) and of a chunk class, and its width where the page boosts it.
 func (p *Plan) Width(layer, kvHead uint32, isValue bool, channel, rung uint32, class ChunkClass) (bits, boosted uint32,

@@ -12,7 +12,8 @@
                 step.append(layer, k[layer], v[layer])     # [n_tokens, 2, 64]
                 out = step.attend(layer, q[layer])         # [n_tokens, 8, 64]
 
-The shared library is the file that the environment variable LOWKEY_LIBRARY names, else the ``liblowkey`` of the loader.
+The shared library is the file that the environment variable LOWKEY_LIBRARY names, else the one that the wheel contains,
+else the ``liblowkey`` of the loader. ``python -m lowkey`` is the command ``lowkey``.
 ``lowkey.transformers`` puts the cache under models of Hugging Face transformers.
 """
 

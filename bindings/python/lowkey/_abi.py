@@ -219,7 +219,7 @@ class PmKvq(Structure):
                 ('scope', c_uint32), ('separate_values', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
                 ('key_scales', c_uint32), ('sink_tokens', c_uint32), ('recent_tokens', c_uint32),
                 ('budget_bytes', c_uint64), ('budget_tokens', c_uint64), ('budget_sequences', c_uint32),
-                ('budget_step_tokens', c_uint32)]
+                ('budget_step_tokens', c_uint32), ('layer_budgets', c_uint32), ('reserved', c_uint32)]
 
 
 class Auto(Structure):
@@ -311,6 +311,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_recent': (_status, [_p, _u32, _u32]),
     'lk_plan_set_ladder': (_status, [_p, _u32, _p, _u32, _u32]),
     'lk_plan_set_shrink_order': (_status, [_p, _u32, _u32]),
+    'lk_plan_set_layer_budget': (_status, [_p, _u32, _u64]),
+    'lk_plan_get_layer_budget': (_status, [_p, _u32, _p]),
+    'lk_plan_rung': (_status, [_p, _u32, _u64, _u32, _u32, _p]),
     'lk_plan_get_key': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_value': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_key_centers': (_status, [_p, _u32, _u32, _p]),

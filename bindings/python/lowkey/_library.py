@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import os
+import pathlib
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from . import _abi
 from .errors import BY_STATUS, Error, LibraryError, StateError, UnsupportedError
 
 VARIABLE = 'LOWKEY_LIBRARY'
+NATIVE = pathlib.Path(__file__).with_name('_native')  # what a wheel contains besides Python: bin, lib and share
 S = TypeVar('S', bound=ctypes.Structure)
 
 
@@ -25,10 +27,13 @@ _callback_state = _CallbackState()
 
 
 def candidates() -> list[str]:
-    """Names to try, in order. LOWKEY_LIBRARY, when it is set, is the only one."""
+    """Names to try, in order. LOWKEY_LIBRARY, when it is set, is the only one; without it, the library of the wheel."""
     named = os.environ.get(VARIABLE)
     if named:
         return [named]
+    packaged = NATIVE / f'lib/liblowkey.so.{_abi.ABI_MAJOR}'
+    if packaged.exists():
+        return [str(packaged)]
     found = ctypes.util.find_library('lowkey')
     return [name for name in (found, f'liblowkey.so.{_abi.ABI_MAJOR}', 'liblowkey.so', 'liblowkey.dylib') if name]
 
@@ -40,7 +45,8 @@ def _open() -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError as error:
             tried.append(f'{name}: {error}')
-    raise LibraryError(f'no shared library of lowkey; set {VARIABLE} to its path ({"; ".join(tried)})')
+    raise LibraryError(f'no shared library of lowkey; the wheel of lowkey contains it, or set {VARIABLE} to its path '
+                       f'({"; ".join(tried)})')
 
 
 def _missing(name: str) -> Callable[..., int]:

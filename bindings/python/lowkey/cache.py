@@ -288,6 +288,7 @@ class Cache:
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called, or the context's end closed the cache."""
         return not self._handle.box
 
     def close(self) -> None:

@@ -109,6 +109,7 @@ class PmKvq(Fields):
     key_axis      "channel", or "token" as published
     group         channels of a token in a group; 0 = the head
     key_scales    keys are divided by the scales that the searches found
+    layer_budgets  each layer has its own share of the budget and shrinks when that is full, as the authors run it
     """
 
     _struct = _abi.PmKvq
@@ -127,6 +128,7 @@ class PmKvq(Fields):
     budget_tokens: int = 32768
     budget_sequences: int = 1
     budget_step_tokens: int = 512
+    layer_budgets: bool = False
 
     def raw(self) -> Any:
         raw, n = super().raw(), len(self.widths)

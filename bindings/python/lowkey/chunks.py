@@ -86,6 +86,20 @@ class Chunks(Fields):
     is_assigned: bool = False
 
 
+def split(tokens: Sequence[int], chunk_tokens: int = 32, first_token: int = 32) -> list[list[int]]:
+    """Token ids of each whole chunk of a context, in order; the ids after the last whole chunk belong to none.
+
+    tokens        ids of the context
+    chunk_tokens  of a chunk, as in the plan
+    first_token   of the first chunk: the plan's sinks are in front of it, 32 in the preset "cocktail"
+
+    Raises ArgumentError."""
+    if chunk_tokens < 1 or first_token < 0:
+        raise ArgumentError(f'chunks of {chunk_tokens} tokens from token {first_token} on')
+    last = len(tokens) - chunk_tokens
+    return [list(tokens[at:at + chunk_tokens]) for at in range(first_token, last + 1, chunk_tokens)]
+
+
 def _vectors(array: Any, what: str, stream: int) -> tuple[Any, tuple[int, int], Any]:
     """An array [n, n_channels], or [n_channels] for a single vector, as a tensor [n][1][n_channels]; n and n_channels;
     its owner."""

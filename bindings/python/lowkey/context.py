@@ -150,6 +150,7 @@ class Context:
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called."""
         return not self._handle.box
 
     def close(self) -> None:

@@ -138,6 +138,7 @@ class LayerRule:
     rungs       the layer's ladder: widths out of 16, 8, 4, 2, descending; empty = no ladder
     rung        the rung at which the layer packs new pages
     order       shrink order: among layers at one rung, the lowest shrinks first
+    budget_bytes  of the layer's pages in the whole cache; 0 = the layer has no budget of its own
     """
 
     key: KeyRule | tuple[KeyRule, ...] = KeyRule()
@@ -146,6 +147,7 @@ class LayerRule:
     rungs: tuple[int, ...] = ()
     rung: int = 0
     order: int = 0
+    budget_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -289,6 +291,8 @@ class Plan:
             if rule.rungs:
                 plan.set_ladder(rule.rungs, rule.rung, i)
                 plan.set_shrink_order(rule.order, i)
+            if rule.rungs or rule.budget_bytes:
+                plan.set_layer_budget(rule.budget_bytes, i)
         plan.validate(geometry)
         return plan
 
@@ -321,7 +325,7 @@ class Plan:
             rule = LayerRule(tuple(_key_of(head['key']) for head in heads),
                              tuple(_value_of(head['value']) for head in heads),
                              entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())),
-                             entry.get('rung', 0), entry.get('shrink_order', 0))
+                             entry.get('rung', 0), entry.get('shrink_order', 0), entry.get('budget_bytes', 0))
             layers += [rule] * entry.get('count', 1)
         return PlanSpec(document['name'], document['page_tokens'], document['sink_tokens'],
                         document['window_tokens'], tuple(layers), self.chunks())
@@ -346,6 +350,7 @@ class Plan:
 
     @property
     def name(self) -> str:
+        """The plan's name: that of its preset, its JSON, or set_name()."""
         with self._handle.lock:
             return str(self._lk.lk_plan_name(self._handle.get()), 'utf-8')
 
@@ -412,6 +417,24 @@ class Plan:
     def set_shrink_order(self, order: int, layer: int = ALL) -> None:
         """Set the shrink order of a layer: on a shortfall, the lowest among layers at the widest rung shrinks first."""
         self._call(self._lk.lk_plan_set_shrink_order, layer, order)
+
+    def set_layer_budget(self, budget_bytes: int, layer: int = ALL) -> None:
+        """Set the bytes that the pages of a layer with a ladder may take in the whole cache; 0 = no budget of its own.
+
+        The layer goes down its ladder when a step would exceed them. All layers: those with a ladder."""
+        self._call(self._lk.lk_plan_set_layer_budget, layer, budget_bytes)
+
+    def layer_budget(self, layer: int) -> int:
+        """The budget of a layer in bytes; 0 = none."""
+        raw = ctypes.c_uint64()
+        self._call(self._lk.lk_plan_get_layer_budget, layer, _abi.byref(raw))
+        return raw.value
+
+    def rung(self, layer: int, n_tokens: int, n_sequences: int = 1, step_tokens: int = 512) -> int:
+        """The width of the rung at which budgets of layers leave a layer with so many tokens, as size() counts them."""
+        raw = ctypes.c_uint32()
+        self._call(self._lk.lk_plan_rung, layer, n_tokens, n_sequences, step_tokens, _abi.byref(raw))
+        return raw.value
 
     def key(self, layer: int, kv_head: int) -> KeyRule:
         """The rule of the keys of a KV head. Raises NotFoundError."""

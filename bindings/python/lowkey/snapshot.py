@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    def write(self, data: bytes, /) -> Any: ...
+    """An object that save() writes to, for example a binary file."""
+
+    def write(self, data: bytes, /) -> Any:
+        """Write all of the bytes, or raise."""
+        ...
 
 
 class Reader(Protocol):
-    def read(self, n_bytes: int, /) -> bytes: ...
+    """An object that load() reads from, for example a binary file."""
+
+    def read(self, n_bytes: int, /) -> bytes:
+        """At most n_bytes of what follows; no bytes at the end."""
+        ...
 
 
 Path = Union[str, os.PathLike]  # type: ignore[type-arg]

@@ -142,6 +142,11 @@ def test_pm_kvq(fed):
     layers = json.loads(plan.to_json())['layers']
     assert [layer['ladder'] for layer in layers] == [[16, 8, 4, 2], [16, 8, 4]]
     assert [layer.get('shrink_order', 0) for layer in layers] == [0, 1]
+    assert [plan.layer_budget(layer) for layer in (0, 1)] == [0, 0]
+    budgeted = fed.pm_kvq(PmKvq(least + (1 << 20), budget_tokens=20000, layer_budgets=True))
+    shares = [budgeted.layer_budget(layer) for layer in (0, 1)]
+    assert 0 < 1.5 * shares[0] < shares[1] and sum(shares) <= least + (1 << 20)
+    assert [budgeted.rung(layer, 20000) for layer in (0, 1)] == [2, 4]
     with pytest.raises(lowkey.ArgumentError, match='n_widths is 0'):
         fed.pm_kvq(PmKvq(least, widths=()))
     with pytest.raises(lowkey.StateError, match='no search'):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import subprocess
@@ -17,9 +18,9 @@ PROGRAMS = [text for text in re.findall(r'```python\n(.*?)```', (ROOT / 'docs/py
             if 'lowkey.transformers' not in text and 'lowkey.lm_eval' not in text]
 
 
-def run(*arguments) -> str:
+def run(*arguments, **options) -> str:
     return subprocess.run([sys.executable, *arguments], cwd=PACKAGE, check=True, timeout=120, capture_output=True,
-                          text=True).stdout
+                          text=True, **options).stdout
 
 
 @pytest.mark.parametrize('program', PROGRAMS)
@@ -30,6 +31,11 @@ def test_guide(program):
 
 def test_guide_is_found():
     assert len(PROGRAMS) == 3
+
+
+def test_hello():
+    out = run(str(ROOT / 'examples/python/hello.py'), env={**os.environ, 'PYTHONPATH': str(PACKAGE)})
+    assert re.search(r'301 tokens in [1-9]\d* bytes', out), out
 
 
 def test_example():

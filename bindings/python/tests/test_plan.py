@@ -29,6 +29,8 @@ SPECS = {
                                                   reorder=False),
                        layers=LayerRule(KeyRule(16), ValueRule(16))),
     'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8, order=3)),
+    'budgets': PlanSpec('budgets', layers=(LayerRule(KeyRule(8), rungs=(8, 4), rung=8, budget_bytes=1 << 20),
+                                           LayerRule(KeyRule(8)))),
 }
 
 
@@ -77,6 +79,20 @@ def test_bytes_are_what_a_cache_takes():
             lowkey.Cache(context, plan, 1024)
         with lowkey.Cache(context, plan, size.cache_bytes, max_sequences=2, max_step_tokens=128) as cache:
             assert cache.stats().budget_bytes == size.cache_bytes
+
+
+def test_layer_budgets():
+    plan = Plan.preset('pm-kvq', GEOMETRY)
+    plan.set_layer_budget(1 << 20, 0)
+    assert [plan.layer_budget(layer) for layer in (0, 1)] == [1 << 20, 0]
+    assert plan.rung(0, 100_000) == 2 and plan.rung(1, 100_000) == 16
+    assert plan.rung(0, 100, step_tokens=100) == 16
+    plan.set_layer_budget(0)
+    assert plan.layer_budget(0) == 0 and 'budget_bytes' not in plan.to_json()
+    with pytest.raises(lowkey.ArgumentError, match='layer 0 has no ladder'):
+        Plan.preset('kivi2', GEOMETRY).set_layer_budget(5, 0)
+    with pytest.raises(lowkey.ArgumentError, match='layer 1 has no ladder'):
+        Plan.build(GEOMETRY, PlanSpec(layers=(LayerRule(), LayerRule(budget_bytes=5))))
 
 
 def test_setters_and_copies():

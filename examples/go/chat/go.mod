@@ -1,7 +1,7 @@
-module lowkey/examples/go/chat
+module example.org/lowkey/examples/go/chat
 
 go 1.19
 
-require lowkey/bindings/go/lowkey v0.0.0
+require example.org/lowkey/bindings/go/lowkey v0.0.0
 
-replace lowkey/bindings/go/lowkey => ../../../bindings/go/lowkey
+replace example.org/lowkey/bindings/go/lowkey => ../../../bindings/go/lowkey

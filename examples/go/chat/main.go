@@ -11,7 +11,7 @@ import (
 	"os"
 	"strings"
 
-	"lowkey/bindings/go/lowkey"
+	"example.org/lowkey/bindings/go/lowkey"
 )
 
 const (

@@ -30,6 +30,7 @@ std::vector<Json> every_layer(const Json &runs) {
 // subtracted or multiplied.
 std::string kind_of(Json geometry, Json layer) {
     layer.erase("shrink_order");
+    layer.erase("budget_bytes");
     for (Json &head : layer["heads"])
         for (const char *side : {"key", "value"}) {
             Json &rule = head[side];
@@ -62,6 +63,7 @@ Json geometry_of_layer(const Json &layer) {
 
 llama::PlanHandle plan_of_layer(Json whole, const Json &geometry, Json layer) {
     layer.erase("shrink_order");
+    layer.erase("budget_bytes");
     whole["geometry"] = geometry_of_layer(geometry);
     whole["layers"] = Json::array({layer});
     const std::string text = whole.dump();

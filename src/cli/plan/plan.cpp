@@ -45,9 +45,9 @@ struct PlanOptions {
     }
 };
 
-const char *const kChanmix = "chanmix";
-const char *const kPmkvq = "pm-kvq";  // without statistics the preset
-const char *const kAuto = "auto";
+constexpr const char *kChanmix = "chanmix";
+constexpr const char *kPmkvq = "pm-kvq";  // without statistics the preset
+constexpr const char *kAuto = "auto";
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 
 constexpr std::uint32_t kMostSequences = 65536;

@@ -53,6 +53,53 @@ bool next_layer(const lk_plan *plan, std::uint32_t n_layers, std::uint32_t &laye
     return found;
 }
 
+bool has_layer_budgets(const lk_plan *plan) {
+    for (std::uint32_t l = 0; l < plan_shape(plan).n_layers; ++l) {
+        std::uint64_t bytes = 0;
+        llama::check(lk_plan_get_layer_budget(plan, l, &bytes));
+        if (bytes != 0)
+            return true;
+    }
+    return false;
+}
+
+// The first length, above `fits`, at which a layer's budget leaves it below a rung; `none` without.
+std::uint64_t first_below(const lk_plan *plan, std::uint32_t layer, std::uint32_t rung,
+                          const PmkvqOptions::Budget &budget, std::uint64_t fits,
+                          std::uint64_t none) {
+    std::uint64_t below = none;
+    while (fits + 1 < below) {
+        const std::uint64_t middle = fits + (below - fits) / 2;
+        std::uint32_t now = 0;
+        llama::check(
+            lk_plan_rung(plan, layer, middle, budget.n_sequences, budget.step_tokens, &now));
+        (now < rung ? below : fits) = middle;
+    }
+    return below;
+}
+
+std::vector<Descent> budgeted_descents(const lk_plan *plan, const PmkvqOptions::Budget &budget) {
+    std::vector<Descent> out;
+    for (std::uint32_t l = 0; l < plan_shape(plan).n_layers; ++l) {
+        const Ladder own = ladder_of(plan, l);
+        std::uint64_t fits = 0;
+        for (std::uint32_t r = 0; r + 1 < own.n_rungs; ++r) {
+            if (own.rungs[r] > own.rung)
+                continue;
+            const std::uint64_t below =
+                first_below(plan, l, own.rungs[r], budget, fits, budget.n_tokens + 1);
+            if (below > budget.n_tokens)
+                break;
+            out.push_back({below, l, own.rungs[r + 1]});
+            fits = below - 1;
+        }
+    }
+    std::stable_sort(out.begin(), out.end(), [](const Descent &a, const Descent &b) {
+        return a.n_tokens < b.n_tokens;
+    });
+    return out;
+}
+
 void write_scales(const lk_calibrator *calibrator, const std::string &path) {
     Json header = {{"__metadata__", {{"format", "lowkey-key-scales"}}}};
     std::string data;
@@ -87,7 +134,8 @@ std::string width_words(const lk_plan *end, const PlanShape &shape, std::uint32_
             lk_plan_width(end, layer, h, is_value ? 1 : 0, 0, 0, LK_CHUNK_NONE, &bits, &boosted));
         widths.push_back(bits);
     }
-    if (std::equal(widths.begin() + 1, widths.end(), widths.begin()))
+    if (std::all_of(widths.begin(), widths.end(),
+                    [&](std::uint32_t bits) { return bits == widths[0]; }))
         return std::to_string(widths[0]);
     std::string words;
     for (const std::uint32_t bits : widths)
@@ -141,6 +189,9 @@ std::vector<CLI::Option *> PmkvqOptions::add_to(CLI::App &command) {
             ->check(CLI::IsMember(kAxes)),
         command.add_flag("--scales", key_scales,
                          "divide keys by the scales that lowkey calibrate --scales found"),
+        command.add_flag("--layer-budgets", layer_budgets,
+                         "each layer has its own share of the budget and shrinks when that is "
+                         "full, as published"),
         command.add_option("--fold", fold,
                            "write these scales to this file, to be folded into the model's "
                            "weights, instead of into the plan")};
@@ -162,6 +213,7 @@ lk_pmkvq PmkvqOptions::options(const StatisticsOptions &from, const Budget &budg
     out.key_axis = kAxes.at(!axis.empty() ? axis : from.paper ? "token" : "channel");
     out.group = from.paper ? kPaperGroup : 0;
     out.key_scales = key_scales && fold.empty() ? 1 : 0;
+    out.layer_budgets = layer_budgets || from.paper ? 1 : 0;
     out.sink_tokens = from.sinks(from.paper ? kPaperSinks : out.sink_tokens);
     out.recent_tokens = from.paper ? 0 : out.recent_tokens;
     out.budget_bytes = budget.bytes;
@@ -183,6 +235,8 @@ llama::PlanHandle make_pmkvq(const lk_calibrator *calibrator, const PmkvqOptions
 }
 
 std::vector<Descent> descents(const lk_plan *plan, const PmkvqOptions::Budget &budget) {
+    if (has_layer_budgets(plan))
+        return budgeted_descents(plan, budget);
     std::vector<Descent> out;
     const llama::PlanHandle now = llama::copy_plan(plan);
     const std::uint32_t n_layers = plan_shape(plan).n_layers;

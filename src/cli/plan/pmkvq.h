@@ -18,6 +18,7 @@ struct PmkvqOptions {
     bool by_head = false;
     bool split = false;
     bool key_scales = false;
+    bool layer_budgets = false;
     std::string fold;  // a file for the scales, which the plan is then without
 
     std::vector<CLI::Option *> add_to(CLI::App &command);

@@ -46,6 +46,15 @@ void count_blocks(const lk_cache *cache, const StepSequence &member, BlockCounts
     }
 }
 
+BlockTally tally_of(const BlockCounts &blocks) {
+    BlockTally tally = {};
+    tally.n[kSinkBlock] = blocks.sink;
+    tally.n[kLastSinkBlock] = blocks.last_sink;
+    tally.n[kRecentBlock] = blocks.recent;
+    tally.n[kPackedBlock] = blocks.on_append;
+    return tally;
+}
+
 // Of the block tables that grow in a step: what they grow by, and the longest of the old ones,
 // which is there next to its successor.
 uint64_t growing_tables(const lk_cache &cache) {
@@ -209,11 +218,13 @@ uint64_t table_growth(const lk_cache &cache, const StepSequence &member) {
 lk_status reserve_step(lk_cache *cache) {
     Need need;
     uint64_t n_copied_stats = 0;
+    for (const StepSequence &member : cache->step.sequences)
+        count_blocks(cache, member, &need.blocks);
+    keep_layer_budgets(cache, tally_of(need.blocks));
     for (const StepSequence &member : cache->step.sequences) {
         BlockCounts blocks;
         count_blocks(cache, member, &blocks);
         LK_TRY(check_private(cache, member, blocks));
-        count_blocks(cache, member, &need.blocks);
         const QueryStats *stats = member.sequence->query_stats;
         n_copied_stats += stats && stats->n_holders > 1;
     }

@@ -148,6 +148,7 @@ lk_status dequantize_block(lk_cache *cache, CacheBlock *block, CacheBlock *donor
     }
     block->n_packed = 0;
     block->chunk_class = LK_CHUNK_NONE;
+    count_block(cache, block);
     unlink_packed_copy(block);
     return cache->device->entries_changed(block);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/pages/ladders.h"
+#include "plan/layer_budget.h"
 
 namespace lk {
 
@@ -204,8 +205,7 @@ lk_status add_ladder(Builder *builder, uint32_t layer, uint32_t *n_formats) {
     const LayerPlan &own = builder->plan.layers[layer];
     LayerInfo &info = builder->formats.layers[layer];
     const size_t first = builder->formats.lower_formats.size();
-    while (own.n_rungs && own.rungs[info.rung] != own.rung)
-        ++info.rung;
+    info.rung = own.n_rungs ? first_rung(own) : 0;
     lk_status status = LK_OK;
     for (uint32_t e = info.first_entry; e < info.first_entry + info.view.n_kv_heads; ++e)
         for (const PageInfo *page :

@@ -151,6 +151,7 @@ lk_status pack_in_place(lk_cache *cache, Sequence *sequence, uint64_t index) {
     const uint32_t n_packed = block->n_packed;
     const uint64_t before = is_shared ? content_bytes(cache->formats, *block) : 0;
     const lk_status status = pack_entries(cache, sequence, index);
+    count_block(cache, block);
     if (is_shared)
         cache->statistics.counts.shared_bytes += content_bytes(cache->formats, *block) - before;
     const lk_status changed =

@@ -52,6 +52,7 @@ lk_status make_block(lk_cache *cache, uint64_t index, CacheBlock **out) {
 }
 
 void free_block(lk_cache *cache, CacheBlock *block, uint32_t n_entries) {
+    uncount_block(cache, block);
     for (uint32_t e = 0; e < n_entries; ++e)
         give_entry(cache, block->entries[e]);
     cache->device->block_destroy(block);
@@ -82,6 +83,7 @@ lk_status create_block(lk_cache *cache, uint64_t index, BlockKind kind, CacheBlo
     block->is_packed_on_append = kind == BlockKind::kPackedOnAppend;
     block->chunk_class = chunk_class_of(kind);
     block->n_packed = block->is_packed_on_append || block->chunk_class ? block->n_entries : 0;
+    count_block(cache, block);
     *out = block;
     return LK_OK;
 }

@@ -41,6 +41,7 @@ bool has_others(const CacheBlock &block) { return block.n_holders > 1 || block.p
 bool free_hidden_entries(lk_cache *cache, uint64_t index, uint64_t length, CacheBlock *block) {
     bool is_done = true;
     bool has_changed = false;
+    uncount_block(cache, block);
     for (uint32_t l = 0; l < cache->formats.layers.size(); ++l) {
         if (!frees_hidden_pages(cache->plan.model, cache->plan.model.layers[l].geometry) ||
             !has_layer(cache, *block, l))
@@ -52,6 +53,7 @@ bool free_hidden_entries(lk_cache *cache, uint64_t index, uint64_t length, Cache
         free_layer(cache, block, l);
         has_changed = true;
     }
+    count_block(cache, block);
     if (has_changed)
         (void)cache->device->entries_changed(block);
     return is_done;

@@ -15,8 +15,10 @@ __attribute__((no_sanitize("null", "alignment"))) lk_status contain(const char *
     try {
         call();
         return LK_OK;
+#ifdef __GLIBCXX__  // libc++ has no such type, and cancellation passes its catch (...)
     } catch (abi::__forced_unwind &) {
         throw;  // the thread is being cancelled, which nothing may stop
+#endif
     } catch (...) {
         return fail(LK_E_IO, "the %s callback threw an exception", name);
     }

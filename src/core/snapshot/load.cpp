@@ -267,11 +267,13 @@ lk_status Loader::load_block(Sequence *sequence, uint64_t number) {
         status = cache_.device->entries_changed(block);
     if (!status && !known_.push(block))
         status = no_block_memory(known_.size());
-    if (status)
+    if (status) {
         free_block(&cache_, block, n_taken);
-    else
-        sequence->block_table.push(block);
-    return status;
+        return status;
+    }
+    count_block(&cache_, block);
+    sequence->block_table.push(block);
+    return LK_OK;
 }
 
 // The reader has checked that the blocks are whole, and the block table has space for them.

@@ -17,7 +17,7 @@ from workspace import ROOT, Refused, Workspace, sha256
 
 # In the order in which they are made. A module has build(work), which returns its files below work.out, and
 # check(work), which installs them into a clean environment, runs their hello and raises Refused.
-PARTS = ('source', 'docs', 'sbom', 'checksums')
+PARTS = ('source', 'wheel', 'crates', 'go', 'meson', 'cmake', 'conan', 'vcpkg', 'docs', 'sbom', 'checksums')
 
 
 def main() -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import os
 import pathlib
@@ -12,6 +13,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import address  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PACKAGING = ROOT / 'src/packaging'
@@ -89,6 +93,10 @@ class Workspace:
                 tar.add(source, name, recursive=False, filter=self._plain)
         part.rename(path)
 
+    def archive_url(self) -> str:
+        """Where a release has its source archive."""
+        return f'https://{address.current()}/releases/download/v{self.version}/{self.archive().name}'
+
     def _plain(self, info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = 0
         info.uname = info.gname = 'root'
@@ -101,6 +109,13 @@ class Workspace:
         stats = [(str(file), *(getattr(file.stat(), f'st_{name}') for name in ('mode', 'size', 'mtime_ns')))
                  for file in sorted(files)]
         return hashlib.sha256(repr((self.epoch, self.preset, stats)).encode()).hexdigest()
+
+    def pack(self, folder: pathlib.Path, root: str, path: pathlib.Path) -> None:
+        """A .tgz of a folder's files below `root`, of equal bytes for equal files."""
+        with open(path, 'wb') as file, gzip.GzipFile('', 'wb', fileobj=file, mtime=self.epoch) as stream, \
+                tarfile.open(fileobj=stream, mode='w') as tar:
+            for source in sorted(source for source in folder.rglob('*') if source.is_file()):
+                tar.add(source, f'{root}/{source.relative_to(folder).as_posix()}', filter=self._plain)
 
     def tree(self, name: str) -> pathlib.Path:
         """The sources as a user unpacks them, in a scratch folder of their own."""
@@ -163,3 +178,12 @@ class Chroot:
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
         return str(pathlib.PurePosixPath(folder) / source.name)
+
+    def install_library(self, *options: object) -> None:
+        """Build the library alone from the source archive, for CPUs, and install it below /usr."""
+        self.run('tar', '-xf', self.copy(self.work.archive()), '-C', '/srv')
+        # Without dpkg-dev, Meson does not know Debian's folder for libraries.
+        self.run('meson', 'setup', '/srv/build', f'/srv/lowkey-{self.work.version}', '-Dprefix=/usr', '-Dlibdir=lib',
+                 '-Dcuda=disabled', '-Dvulkan=disabled', '-Dcli=disabled', '-Dexamples=disabled', '-Dtests=disabled',
+                 *options)
+        self.run('meson', 'install', '--quiet', '-C', '/srv/build')

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"lowkey/bindings/go/lowkey"
+	"example.org/lowkey/bindings/go/lowkey"
 )
 
 const headDim = 32

@@ -298,6 +298,7 @@ class LowkeyCache(HostCache):
 
     @property
     def batch_size(self) -> int:
+        """Sequences of the cache; -1 before the first pass."""
         return len(self.sequences) or -1
 
     def reset(self) -> None:

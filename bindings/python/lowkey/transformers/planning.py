@@ -167,7 +167,8 @@ def _decide(calibrator: Calibrator, method: str, limit: _Limit, paper: bool) -> 
         return calibrator.chanmix(options)
     own = PmKvq(**limit.fields)
     if paper:
-        own = replace(own, key_axis='token', group=128, sink_tokens=16, recent_tokens=0, key_scales=True)
+        own = replace(own, key_axis='token', group=128, sink_tokens=16, recent_tokens=0, key_scales=True,
+                      layer_budgets=True)
     return calibrator.pm_kvq(own)
 
 

@@ -244,6 +244,21 @@ extern "C" {
         scales: *mut *const f32,
     ) -> lk_status;
     pub fn lk_plan_set_shrink_order(plan: *mut lk_plan, layer: u32, order: u32) -> lk_status;
+    pub fn lk_plan_set_layer_budget(plan: *mut lk_plan, layer: u32, budget_bytes: u64)
+        -> lk_status;
+    pub fn lk_plan_get_layer_budget(
+        plan: *const lk_plan,
+        layer: u32,
+        budget_bytes: *mut u64,
+    ) -> lk_status;
+    pub fn lk_plan_rung(
+        plan: *const lk_plan,
+        layer: u32,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+        rung: *mut u32,
+    ) -> lk_status;
     pub fn lk_plan_get_ladder(
         plan: *const lk_plan,
         layer: u32,

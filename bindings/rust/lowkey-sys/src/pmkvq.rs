@@ -32,6 +32,8 @@ pub struct lk_pmkvq {
     pub budget_tokens: u64,
     pub budget_sequences: u32,
     pub budget_step_tokens: u32,
+    pub layer_budgets: u32,
+    pub reserved: u32,
 }
 
 extern "C" {

@@ -181,7 +181,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
         lk_pmkvq { size, n_widths, widths, sensitivity, scope, separate_values, key_axis, group, key_scales,
             sink_tokens, recent_tokens, budget_bytes, budget_tokens, budget_sequences,
-            budget_step_tokens }
+            budget_step_tokens, layer_budgets, reserved }
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
                      recent_tokens, retrieval_share, budget_bytes, budget_tokens,
                      budget_sequences, budget_step_tokens, one_bit, reserved }

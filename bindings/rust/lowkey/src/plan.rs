@@ -272,6 +272,36 @@ impl Plan {
         Ok(self)
     }
 
+    /// Bytes that the pages of a layer with a ladder may take in the whole cache; 0 = no budget. See
+    /// `lk_plan_set_layer_budget`.
+    pub fn set_layer_budget(&mut self, layer: Which, budget_bytes: u64) -> Result<&mut Self> {
+        unsafe { check(sys::lk_plan_set_layer_budget(self.raw, layer.raw(), budget_bytes))? };
+        Ok(self)
+    }
+
+    /// The budget of a layer in bytes; 0 = none.
+    pub fn layer_budget(&self, layer: u32) -> Result<u64> {
+        let mut raw = 0;
+        unsafe { check(sys::lk_plan_get_layer_budget(self.raw, layer, &mut raw))? };
+        Ok(raw)
+    }
+
+    /// The width of the rung at which budgets of layers leave a layer with so many tokens; arguments
+    /// as for `bytes`.
+    pub fn rung(
+        &self,
+        layer: u32,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+    ) -> Result<u32> {
+        let mut raw = 0;
+        unsafe {
+            check(sys::lk_plan_rung(self.raw, layer, n_tokens, n_sequences, step_tokens, &mut raw))?
+        };
+        Ok(raw)
+    }
+
     /// Width in bits of one channel in a packed page at a rung of the layer's ladder (0 = the
     /// layer's own) and of a chunk class, and its width where the page boosts it.
     pub fn width(

@@ -45,6 +45,23 @@ fn plans_are_built_and_read_back() {
 }
 
 #[test]
+fn layers_have_budgets() {
+    let geometry = geometry();
+    let mut plan = Plan::preset("pm-kvq", &geometry).unwrap();
+    assert_eq!(plan.layer_budget(1).unwrap(), 0);
+    plan.set_layer_budget(Which::Only(1), 1 << 20).unwrap();
+    assert_eq!(plan.layer_budget(0).unwrap(), 0);
+    assert_eq!(plan.layer_budget(1).unwrap(), 1 << 20);
+    assert_eq!(plan.rung(0, 100_000, 1, 512).unwrap(), 16);
+    assert_eq!(plan.rung(1, 100, 1, 100).unwrap(), 16);
+    assert_eq!(plan.rung(1, 100_000, 1, 512).unwrap(), 2);
+    plan.set_ladder(Which::Only(0), &[], 0).unwrap();
+    let error = plan.set_layer_budget(Which::Only(0), 1).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Argument);
+    assert_eq!(plan.layer_budget(9).unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[test]
 fn capabilities_answer_before_anything_is_made() {
     let context = Context::cpu().unwrap();
     context.supports(&Capability::new(128, 4, 2, 2)).unwrap();

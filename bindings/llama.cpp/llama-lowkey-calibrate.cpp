@@ -1,0 +1,230 @@
+// Makes a plan for a model from statistics that llama.cpp computes on a text.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <llama-lowkey.h>
+#include <lowkey/calibrate.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr char kUsage[] =
+    "usage: llama-lowkey-calibrate MODEL.gguf TEXT -o PLAN.json [OPTION...]\n"
+    "\n"
+    "  --bits B       an auto plan of at most B bits a value; without it a ChanMix plan\n"
+    "  --stats FILE   keep the statistics here (PLAN.json.stats)\n"
+    "  --tokens N     of the text (32768), in passes of at most 2048\n"
+    "  -t N           threads (all)\n";
+
+constexpr uint32_t kPassTokens = 2048;
+constexpr uint32_t kSentenceTokens = 100, kRepeats = 30;  // of the probe, as ChanMix has them
+
+using Tokens = std::vector<llama_token>;
+
+struct Arguments {
+    std::vector<std::string> files;
+    std::string plan, statistics;
+    double bits = 0;
+    size_t n_tokens = 32768;
+    int n_threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+};
+
+[[noreturn]] void fail(const std::string &sentence) { throw std::runtime_error(sentence); }
+
+void check(lk_status status) {
+    char sentence[1024] = "";
+    if (status != LK_OK && lk_last_error(sentence, sizeof sentence, nullptr) == LK_OK)
+        fail(sentence);
+    if (status != LK_OK)
+        fail(lk_status_name(status));
+}
+void check(const char *sentence) {
+    if (sentence != nullptr)
+        fail(sentence);
+}
+
+double number_of(const std::string &option, const std::string &text) {
+    char *end = nullptr;
+    const double number = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !(number > 0 && number < 1e9))
+        fail(option + " needs a number above 0, not \"" + text + "\"");
+    return number;
+}
+
+Arguments read_arguments(const std::vector<std::string> &words) {
+    Arguments arguments;
+    for (size_t i = 0; i < words.size(); ++i) {
+        const std::string &word = words[i];
+        if (word.empty() || word[0] != '-') {
+            arguments.files.push_back(word);
+            continue;
+        }
+        if (i + 1 == words.size())
+            fail(word + " needs a value\n" + kUsage);
+        const std::string &value = words[++i];
+        if (word == "-o")
+            arguments.plan = value;
+        else if (word == "--stats")
+            arguments.statistics = value;
+        else if (word == "--bits")
+            arguments.bits = number_of(word, value);
+        else if (word == "--tokens")
+            arguments.n_tokens = static_cast<size_t>(number_of(word, value));
+        else if (word == "-t")
+            arguments.n_threads = static_cast<int>(number_of(word, value));
+        else
+            fail("unknown option " + word + "\n" + kUsage);
+    }
+    if (arguments.files.size() != 2 || arguments.plan.empty())
+        fail(kUsage);
+    if (arguments.statistics.empty())
+        arguments.statistics = arguments.plan + ".stats";
+    return arguments;
+}
+
+std::string read_file(const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (!file && !file.eof())
+        fail(path + ": cannot be read");
+    return text;
+}
+
+void write_file(const std::string &path, const std::string &text) {
+    std::ofstream file(path, std::ios::binary);
+    if (!(file << text) || !file.flush())
+        fail(path + ": cannot be written");
+}
+
+Tokens tokens_of(const llama_vocab *vocab, const std::string &text) {
+    const int32_t n_bytes = static_cast<int32_t>(std::min<size_t>(text.size(), INT32_MAX));
+    Tokens tokens(text.size() + 1);
+    const int32_t n_tokens =
+        llama_tokenize(vocab, text.data(), n_bytes, tokens.data(),
+                       static_cast<int32_t>(tokens.size()), /*add_special=*/false, false);
+    tokens.resize(static_cast<size_t>(std::max(n_tokens, 0)));
+    if (tokens.size() < 2 * kSentenceTokens)
+        fail("the text has " + std::to_string(tokens.size()) + " tokens: a plan needs at least " +
+             std::to_string(2 * kSentenceTokens) + ", better a few ten thousand");
+    return tokens;
+}
+
+// One pass in one micro-batch.
+void decode(llama_context *context, Tokens tokens, uint32_t n_prefix, uint32_t n_period) {
+    llama_memory_clear(llama_get_memory(context), true);
+    check(llama_lowkey_gather(context, n_prefix, n_period));
+    if (llama_decode(context,
+                     llama_batch_get_one(tokens.data(), static_cast<int32_t>(tokens.size()))) != 0)
+        fail("the model does not run: see the log");
+}
+
+void gather_texts(llama_context *context, const Tokens &prefix, const Tokens &text,
+                  size_t n_tokens) {
+    n_tokens = std::min(n_tokens, text.size());
+    for (size_t begin = 0; begin < n_tokens; begin += kPassTokens) {
+        const size_t end = std::min(begin + kPassTokens, n_tokens);
+        Tokens pass = prefix;
+        pass.insert(pass.end(), text.begin() + static_cast<long>(begin),
+                    text.begin() + static_cast<long>(end));
+        decode(context, pass, 0, 0);
+        std::fprintf(stderr, "\r%zu of %zu tokens", end, n_tokens);
+    }
+    std::fputc('\n', stderr);
+}
+
+void gather_probe(llama_context *context, const Tokens &prefix, const Tokens &text) {
+    Tokens probe = prefix;
+    for (uint32_t i = 0; i < kRepeats; ++i)
+        probe.insert(probe.end(), text.begin(), text.begin() + kSentenceTokens);
+    decode(context, probe, static_cast<uint32_t>(prefix.size()), kSentenceTokens);
+}
+
+void gather(const Arguments &arguments) {
+    llama_model_params of_model = llama_model_default_params();
+    of_model.n_gpu_layers = 0;
+    llama_model *model = llama_model_load_from_file(arguments.files[0].c_str(), of_model);
+    if (model == nullptr)
+        fail(arguments.files[0] + ": llama.cpp cannot load it");
+    const llama_vocab *vocab = llama_model_get_vocab(model);
+    const Tokens text = tokens_of(vocab, read_file(arguments.files[1]));
+    Tokens prefix;
+    if (llama_vocab_get_add_bos(vocab))
+        prefix.push_back(llama_vocab_bos(vocab));
+
+    check(llama_lowkey_set_plan("fp16"));
+    check(llama_lowkey_set_budget(nullptr));
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = params.n_batch = params.n_ubatch =
+        static_cast<uint32_t>(prefix.size()) + std::max(kPassTokens, kRepeats * kSentenceTokens);
+    params.n_threads = params.n_threads_batch = arguments.n_threads;
+    llama_context *context = llama_init_from_model(model, params);
+    if (context == nullptr)
+        fail("lowkey cannot run this model: see the log");
+    gather_texts(context, prefix, text, arguments.n_tokens);
+    gather_probe(context, prefix, text);
+    check(llama_lowkey_save_statistics(context, arguments.statistics.c_str()));
+    llama_free(context);
+    llama_model_free(model);
+}
+
+lk_plan *make_plan(const lk_calibrator *calibrator, double bits) {
+    lk_plan *plan = nullptr;
+    if (bits == 0) {
+        check(lk_calibrator_chanmix(calibrator, nullptr, &plan));
+        return plan;
+    }
+    lk_auto options;
+    check(lk_auto_init(&options, sizeof options));
+    options.bits_per_value = bits;
+    check(lk_calibrator_auto(calibrator, &options, &plan));
+    return plan;
+}
+
+void write_plan(const Arguments &arguments) {
+    const std::string bytes = read_file(arguments.statistics);
+    lk_calibrator *calibrator = nullptr;
+    check(lk_calibrator_from_bytes(bytes.data(), bytes.size(), &calibrator));
+    lk_plan *plan = make_plan(calibrator, arguments.bits);
+    lk_calibrator_destroy(&calibrator);
+    lk_plan_size size;
+    check(lk_plan_size_init(&size, sizeof size));
+    check(lk_plan_bytes(plan, 8192, 1, 512, &size));
+    size_t n_bytes = 0;
+    check(lk_plan_to_json(plan, nullptr, 0, &n_bytes));
+    std::string text(n_bytes, '\0');
+    check(lk_plan_to_json(plan, text.data(), text.size(), &n_bytes));
+    text.resize(n_bytes - 1);
+    write_file(arguments.plan, text);
+    std::printf("%s: plan %s, %.3f bits a value\n", arguments.plan.c_str(), lk_plan_name(plan),
+                size.bits_per_value);
+    lk_plan_destroy(&plan);
+}
+
+void keep_warnings(ggml_log_level level, const char *text, void *) {
+    if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR)
+        std::fputs(text, stderr);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    try {
+        const Arguments arguments = read_arguments(std::vector<std::string>(argv + 1, argv + argc));
+        llama_log_set(keep_warnings, nullptr);
+        llama_backend_init();
+        gather(arguments);
+        write_plan(arguments);
+        return 0;
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# The server's own code in few files and without optimization: a test compiles it once and computes little in it.
+cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL hurry)
+function(hurry)
+    foreach(target llama-common mtmd server-context llama-server-impl cpp-httplib)
+        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+        target_compile_options(${target} PRIVATE -O0)
+    endforeach()
+    # Files that refuse to be compiled after others: a specialization of templates, a check of included headers.
+    set(common ${CMAKE_SOURCE_DIR}/common)
+    set(mtmd ${CMAKE_SOURCE_DIR}/tools/mtmd)
+    set_source_files_properties(${common}/json.cpp DIRECTORY ${common} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    set_source_files_properties(${mtmd}/mtmd-helper.cpp ${mtmd}/mtmd-helper-gen.cpp DIRECTORY ${mtmd}
+        PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
