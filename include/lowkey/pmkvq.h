@@ -153,8 +153,8 @@ LK_API lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes);
  * takes at its final width while budget_sequences sequences grow to budget_tokens tokens, sinks and
  * recent tokens at 16 bits included. So a sensitive layer is wider than the others at any length,
  * not at the end alone, and the budgets last for budget_tokens tokens. Budgets of layers count no
- * rounding to whole extents, so the budget of the cache may take a layer down some blocks before its
- * own.
+ * rounding to whole extents, so the budget of the cache may take a layer down some blocks before
+ * its own.
  *
  * A ladder belongs to a layer. If the heads of a layer, or its keys and values, end at different
  * widths, the ladder ends at the widest of them; pages of narrower ones go from 16 bits to their

@@ -171,7 +171,8 @@ uint64_t growing_peak(SizeModel *model, const Replay &replay, const Span &span) 
 }
 
 // While a step packs what is due.
-uint64_t packing_bytes(SizeModel *model, const Bounds &bounds, const ReplayStep &step, uint64_t least) {
+uint64_t packing_bytes(SizeModel *model, const Bounds &bounds, const ReplayStep &step,
+                       uint64_t least) {
     const Plan &plan = *model->plan;
     const ReplayBlocks before = blocks_before(plan, step);
     const uint64_t due = due_blocks(plan, step.length) - sink_blocks(plan) - before.packed();
@@ -180,8 +181,7 @@ uint64_t packing_bytes(SizeModel *model, const Bounds &bounds, const ReplayStep 
     const uint64_t tables = block_tables(*model, before.total);
     const uint64_t known = least > tables ? (least - tables) / LK_EXTENT_BYTES : 0;
     count_slots(*model, before, &model->state);
-    return tables +
-           packing_peak(model, bounds, due * model->n_sequences, known) * LK_EXTENT_BYTES;
+    return tables + packing_peak(model, bounds, due * model->n_sequences, known) * LK_EXTENT_BYTES;
 }
 
 // Tables of blocks and extents at the worst moment of a span of steps. A step packs what is due

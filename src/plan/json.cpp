@@ -422,8 +422,8 @@ void read_layers(const Node &elements, Plan *plan) {
     const auto n_layers = static_cast<uint32_t>(plan->layers.size());
     uint32_t layer = 0;
     for_each(elements, [&](const Node &element) {
-        expect_object(element, {"count", "metadata", "ladder", "rung", "shrink_order", "budget_bytes",
-                                "heads"});
+        expect_object(element, {"count", "metadata", "ladder", "rung", "shrink_order",
+                                "budget_bytes", "heads"});
         const uint32_t count = count_of(element, n_layers - layer, "layers");
         read_layer(element, {layer, count}, plan);
         layer += count;

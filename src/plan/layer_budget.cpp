@@ -65,8 +65,7 @@ BlockTally LayerReplay::tally_after(uint64_t step) const {
     const uint64_t n_sinks = sink_blocks(plan_);
     const uint64_t sinks = std::min(blocks.total, n_sinks);
     const uint64_t last = n_sinks && sinks == n_sinks;
-    const uint64_t dropped =
-        keeps_windowed_ ? 0 : dropped_blocks(plan_, layer_.geometry, blocks);
+    const uint64_t dropped = keeps_windowed_ ? 0 : dropped_blocks(plan_, layer_.geometry, blocks);
     BlockTally tally = {};
     tally.n[kSinkBlock] = (sinks - last) * replay_.n_sequences;
     tally.n[kLastSinkBlock] = last * replay_.n_sequences;

@@ -369,7 +369,8 @@ bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
     if (x.geometry.n_kv_heads != y.geometry.n_kv_heads ||
         x.geometry.head_dim != y.geometry.head_dim || x.metadata != y.metadata ||
         x.rung != y.rung || x.n_rungs != y.n_rungs || x.n_runs != y.n_runs ||
-        x.shrink_order != y.shrink_order || x.budget_bytes != y.budget_bytes || std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
+        x.shrink_order != y.shrink_order || x.budget_bytes != y.budget_bytes ||
+        std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
         return false;
     if (x.first_run == y.first_run)
         return true;

@@ -83,8 +83,8 @@ bool add_window(uint32_t layer, const Sums &page, SizeModel *model) {
 }  // namespace
 
 bool build_size_model(const Plan &plan, SizeModel *model) {
-    for (SlotCounts *slots : {&model->recent_block, &model->packed_block, &model->sink_block,
-                              &model->last_sink_block})
+    for (SlotCounts *slots :
+         {&model->recent_block, &model->packed_block, &model->sink_block, &model->last_sink_block})
         slots->clear();
     model->packings.clear();
     model->windows.clear();

@@ -151,7 +151,7 @@ static void wrong_shrinks_are_refused(void **state) {
 
 #define LAYER_STEP 16u
 
-// A cache whose layers have budgets, and its twin, which is taken to the same rungs by hand.
+// A cache whose layers have budgets, and a second one, which is taken to the same rungs by hand.
 typedef struct budgeted {
     rig own;
     rig by_hand;
@@ -174,8 +174,8 @@ static int take_down_by_hand(budgeted *b) {
     int any = 0;
     for (uint32_t l = 0; l < 2; ++l) {
         uint32_t rung;
-        assert_int_equal(
-            lk_plan_rung(b->own.plan, l, b->length + LAYER_STEP, 1, LAYER_STEP, &rung), LK_OK);
+        assert_int_equal(lk_plan_rung(b->own.plan, l, b->length + LAYER_STEP, 1, LAYER_STEP, &rung),
+                         LK_OK);
         if (rung == b->rungs[l])
             continue;
         assert_true(rung < b->rungs[l]);

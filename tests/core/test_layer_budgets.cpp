@@ -27,8 +27,8 @@ uint64_t slots_of(const CacheRig &rig, uint32_t layer) {
     uint64_t bytes = 0;
     cache->sequences.for_each_block([&](lk::CacheBlock *block) {
         const lk::PageEntry &entry = block->entries[layer];
-        for (const uint64_t slot : {entry.key_payload, entry.key_metadata, entry.value_payload,
-                                    entry.value_metadata})
+        for (const uint64_t slot :
+             {entry.key_payload, entry.key_metadata, entry.value_payload, entry.value_metadata})
             bytes += slot ? cache->slots.bytes_at(slot) : 0;
     });
     return bytes;
@@ -240,19 +240,20 @@ void the_budget_of_the_cache_is_hard(void **) {
 void plans_know_the_rung_beforehand(void **) {
     for (const bool has_windows : {false, true})
         for (const uint32_t step : {1u, 7u, 16u, 33u, 100u, 250u}) {
-            CacheRig rig("pm-kvq", 16u << 20, give_two_budgets, [&](lk_layer *layer) {
-                layer->window_tokens = has_windows ? 500 : 0;
-            });
+            CacheRig rig("pm-kvq", 16u << 20, give_two_budgets,
+                         [&](lk_layer *layer) { layer->window_tokens = has_windows ? 500 : 0; });
             lk::Sequence *sequence = rig.add();
             for (uint32_t n = step; n < 1100; n += step) {
                 rig.step(sequence, step);
-                for (uint32_t l = 0; (n % 3 == 0 || step > 7) && n % 13 < 8 && l < CacheRig::kLayers; ++l) {
+                for (uint32_t l = 0;
+                     (n % 3 == 0 || step > 7) && n % 13 < 8 && l < CacheRig::kLayers; ++l) {
                     uint32_t rung = 0;
                     assert_int_equal(lk_plan_rung(rig.source, l, n, 1, step, &rung), LK_OK);
                     if (rung != lk::rung_bits(rig.cache, l))
-                        fail_msg("layer %u is at %u with %u tokens in steps of %u, the plan says "
-                                 "%u",
-                                 l, lk::rung_bits(rig.cache, l), n, step, rung);
+                        fail_msg(
+                            "layer %u is at %u with %u tokens in steps of %u, the plan says "
+                            "%u",
+                            l, lk::rung_bits(rig.cache, l), n, step, rung);
                 }
             }
         }
@@ -309,9 +310,12 @@ bool follows_the_plan(const Forecast &run, uint64_t budget_bytes, lk_cache_stats
 void forecasts_are_exact(void **) {
     constexpr uint64_t kAhead = 2 * LK_EXTENT_BYTES;
     const Forecast runs[] = {
-        {1, 6000, 16, {100 * kRawBlock, 220 * kRawBlock}}, {1, 6000, 16, {90000, 3000000}},
-        {1, 5000, 100, {50 * kRawBlock, 50 * kRawBlock}},  {3, 2500, 7, {400000, 600000}},
-        {2, 4000, 250, {400000, 100000}},                  {1, 9000, 500, {700000, 1200000}},
+        {1, 6000, 16, {100 * kRawBlock, 220 * kRawBlock}},
+        {1, 6000, 16, {90000, 3000000}},
+        {1, 5000, 100, {50 * kRawBlock, 50 * kRawBlock}},
+        {3, 2500, 7, {400000, 600000}},
+        {2, 4000, 250, {400000, 100000}},
+        {1, 9000, 500, {700000, 1200000}},
         {2, 3000, 3, {1u << 30, 500000}},
     };
     for (const Forecast &run : runs) {

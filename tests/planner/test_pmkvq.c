@@ -411,9 +411,9 @@ static uint64_t layer_budget(const lk_plan *plan, uint32_t layer) {
 
 static uint32_t rung_at(const lk_plan *plan, const lk_pmkvq *options, uint32_t layer, uint64_t n) {
     uint32_t rung;
-    assert_int_equal(lk_plan_rung(plan, layer, n, options->budget_sequences,
-                                  options->budget_step_tokens, &rung),
-                     LK_OK);
+    assert_int_equal(
+        lk_plan_rung(plan, layer, n, options->budget_sequences, options->budget_step_tokens, &rung),
+        LK_OK);
     return rung;
 }
 

@@ -16,8 +16,8 @@ uint64_t layer_bytes(lk_cache *cache, uint32_t layer) {
     cache->sequences.for_each_block([&](lk::CacheBlock *block) {
         for (uint32_t head = 0; head < info.view.n_kv_heads; ++head) {
             const lk::PageEntry &entry = block->entries[info.first_entry + head];
-            for (const uint64_t slot : {entry.key_payload, entry.key_metadata, entry.value_payload,
-                                        entry.value_metadata})
+            for (const uint64_t slot :
+                 {entry.key_payload, entry.key_metadata, entry.value_payload, entry.value_metadata})
                 bytes += slot ? cache->slots.bytes_at(slot) : 0;
         }
     });

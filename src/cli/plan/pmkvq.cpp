@@ -94,9 +94,8 @@ std::vector<Descent> budgeted_descents(const lk_plan *plan, const PmkvqOptions::
             fits = below - 1;
         }
     }
-    std::stable_sort(out.begin(), out.end(), [](const Descent &a, const Descent &b) {
-        return a.n_tokens < b.n_tokens;
-    });
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Descent &a, const Descent &b) { return a.n_tokens < b.n_tokens; });
     return out;
 }
 

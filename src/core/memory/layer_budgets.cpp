@@ -44,8 +44,7 @@ void settle(lk_cache *cache, uint32_t layer, uint64_t n_new) {
     const LayerInfo &info = cache->formats.layers[layer];
     if (!info.search.is_unsettled)
         return;
-    const uint64_t n_pages =
-        2 * info.view.n_kv_heads * (kSettledBlocks + kSettledForNew * n_new);
+    const uint64_t n_pages = 2 * info.view.n_kv_heads * (kSettledBlocks + kSettledForNew * n_new);
     uint32_t n_done = 0;
     (void)settle_layer(cache, layer,
                        static_cast<uint32_t>(n_pages < UINT32_MAX ? n_pages : UINT32_MAX), &n_done);
@@ -59,8 +58,8 @@ lk_status make_layer_budgets(lk_cache *cache) {
         const LayerPlan &own = plan.layers[l];
         if (!own.budget_bytes)
             continue;
-        const bool frees_hidden = frees_hidden_pages(plan, own.geometry) &&
-                                  !(cache->desc.flags & LK_CACHE_KEEP_WINDOWED);
+        const bool frees_hidden =
+            frees_hidden_pages(plan, own.geometry) && !(cache->desc.flags & LK_CACHE_KEEP_WINDOWED);
         if (!cache->layer_budgets.layers.push(
                 {l, frees_hidden, own.budget_bytes, layer_block_bytes(plan, l), {}}))
             return fail(LK_E_NOMEM, "no memory for the budgets of %zu layers", plan.layers.size());
@@ -101,8 +100,9 @@ void keep_layer_budgets(lk_cache *cache, const BlockTally &coming) {
     for (const LayerBudget &budget : budgets.layers) {
         const LayerInfo &info = cache->formats.layers[budget.layer];
         const uint32_t n_rungs = cache->plan.model.layers[budget.layer].n_rungs;
-        const uint32_t rung = rung_within(budget.budget_bytes, budget.block_bytes,
-                                          layer_blocks(budgets, budget, coming), info.rung, n_rungs);
+        const uint32_t rung =
+            rung_within(budget.budget_bytes, budget.block_bytes,
+                        layer_blocks(budgets, budget, coming), info.rung, n_rungs);
         if (rung != info.rung)
             set_rung(cache, budget.layer, rung);
         settle(cache, budget.layer, n_new);

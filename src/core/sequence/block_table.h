@@ -26,9 +26,9 @@ struct Sequence;
 // packed copy (pack.h), which the holders take as their windows leave it.
 struct CacheBlock : Block {
     uint32_t n_packed;
-    uint32_t n_holders;  // sequences that list it, and steps that keep it for a discard
-    uint32_t n_written;  // tokens that a holder has committed; of a block with several holders
-    uint32_t counted_state;      // BlockState + 1 as layer_budgets.h counts it; 0 = not counted
+    uint32_t n_holders;      // sequences that list it, and steps that keep it for a discard
+    uint32_t n_written;      // tokens that a holder has committed; of a block with several holders
+    uint32_t counted_state;  // BlockState + 1 as layer_budgets.h counts it; 0 = not counted
     lk_chunk_class chunk_class;  // of its chunks; LK_CHUNK_NONE = packed as the plan has it
     uint64_t writer;             // Sequences::next_mark of the step that may write to its end
     uint64_t walk;               // Sequences::next_walk of the last walk over all blocks

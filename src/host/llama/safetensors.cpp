@@ -232,7 +232,8 @@ void SafetensorsFile::parse_header(const std::string &path, std::uint64_t header
             throw Error(path + " has the metadata \"" + key + "\" twice");
     };
     HeaderReader reader(path, add_tensor, add_text);
-    // Newer standard libraries have no traits of unsigned characters, which the parser would look up.
+    // Newer standard libraries have no traits of unsigned characters, which the parser would look
+    // up.
     const char *chars = reinterpret_cast<const char *>(text);
     nlohmann::json::sax_parse(chars, chars + header_bytes, &reader);
     std::stable_sort(tensors_.begin(), tensors_.end(),
