@@ -1,10 +1,8 @@
 """Doxygen makes the reference of the C interface without a warning: all that the headers declare has a
-comment, and the parameters that comments name are there. Exit status 77 (skipped) without doxygen.
-
-reference.py FOLDER keeps the pages there."""
+comment, and the parameters that comments name are there. Exit status 77 (skipped) without doxygen. The pages that are
+made of it are the subject of site.py."""
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -15,21 +13,13 @@ SKIPPED = 77
 
 
 def make(folder, source=ROOT):
-    """Doxygen's warnings about the headers below source; the pages are in folder/html."""
+    """Doxygen's warnings about the headers below source."""
     run = subprocess.run(['doxygen', 'docs/Doxyfile'], cwd=source, env=dict(os.environ, LOWKEY_DOCS=str(folder)),
                          capture_output=True, text=True, check=False)
     if run.returncode and 'error' not in run.stderr:
         return [f'doxygen ended with status {run.returncode}', run.stderr]
     return [line.replace(f'{source}/', '') for line in run.stderr.splitlines() if ': error:' in line or
             ': warning:' in line]
-
-
-def missed(folder):
-    """Exported functions that are on no page."""
-    wanted = (ROOT / 'tests/abi/symbols.txt').read_text(encoding='utf-8').split()
-    pages = ''.join(page.read_text(encoding='utf-8') for page in (folder / 'html').glob('*_8h.html'))
-    found = set(re.findall(r'</span>(lk_\w+)\(\)</h2>', pages))
-    return [f'{name} is on no page' for name in wanted if name.startswith('lk_') and name not in found]
 
 
 def unnoticed(folder):
@@ -54,10 +44,9 @@ def main():
         print('skipped: doxygen is missing')
         return SKIPPED
     with tempfile.TemporaryDirectory() as temp:
-        folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else temp).resolve()
+        folder = pathlib.Path(temp).resolve()
         faults = make(folder)
-        faults += missed(folder)
-        faults += unnoticed(pathlib.Path(temp) / 'changed')
+        faults += unnoticed(folder / 'changed')
     print('\n'.join([*faults, f'{len(faults)} faults']))
     return bool(faults)
 

@@ -1,4 +1,4 @@
-"""Every file that states lowkey's version states the one of include/lowkey/base.h, and CHANGELOG.md begins with it."""
+"""Every file that states lowkey's version states the one of include/lowkey/base.h, and it is the newest one of CHANGELOG.md."""
 import pathlib
 import re
 import sys
@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # link against lowkey require its major and minor numbers.
 WHOLE = {
     'meson.build': r"^  version: '([^']+)'",
-    'CHANGELOG.md': r'\A# Changes\n\n## (\d+\.\d+\.\d+)',
+    'CHANGELOG.md': r'\A# Changelog\n[\s\S]*?^## \[(\d+\.\d+\.\d+)\]',
     'bindings/python/pyproject.toml': r'^version = "([^"]+)"',
     'bindings/rust/lowkey/Cargo.toml': r'(?<!-)version = "([^"]+)"',
     'bindings/rust/lowkey-sys/Cargo.toml': r'^version = "([^"]+)"',

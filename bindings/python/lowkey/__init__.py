@@ -73,7 +73,7 @@ from .plan import (
 from .snapshot import SnapshotInfo, SnapshotSequence, inspect
 from .step import Step
 
-DRAFT_TOKENS = 64  # new tokens of a sequence that a commit can drop, at most
+DRAFT_TOKENS = 64  #: new tokens of a sequence that a commit can drop, at most
 
 __all__ = ['ALL', 'COST_CLIPS', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'Auto', 'BudgetError',
            'BusyError', 'Cache', 'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError',

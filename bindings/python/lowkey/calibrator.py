@@ -22,9 +22,9 @@ SCOPES = {'head': 1, 'layer': 2}
 RETRIEVAL = {'none': 1, 'key': 2, 'key-value': 3}
 SENSITIVITIES = {'gradient': 1, 'output': 2}
 PAIRINGS = {'rotate-half': 1, 'interleaved': 2}
-POSITION_SCALE = 4
+POSITION_SCALE = 4  #: factor of the positions in PM-KVQ's positional interpolation
 SCALE_EXPONENTS = 21
-COST_CLIPS = (0.85, 0.7)
+COST_CLIPS = (0.85, 0.7)  #: the clips that costs are measured with
 CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
 
 

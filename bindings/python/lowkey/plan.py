@@ -17,7 +17,7 @@ from ._handle import Handle
 from ._library import check, library
 from .errors import ArgumentError, CorruptError, FileError, MismatchError, NotFoundError
 
-ALL = _abi.CONSTANTS['LK_ALL']
+ALL = _abi.CONSTANTS['LK_ALL']  #: as a layer or KV head of a plan's setter: all of them
 AXES = {'channel': 1, 'token': 2}
 RANKINGS = {'': 0, 'key': 1, 'query-range': 2}
 ONE_BIT = {'deviation': 1, 'range': 2}

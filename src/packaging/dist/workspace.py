@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import os
 import pathlib
 import re
@@ -38,10 +39,19 @@ def run(*command: object, cwd: pathlib.Path | None = None, env: dict[str, str] |
     return done.stdout or ''
 
 
-class Workspace:
-    """One release below a folder: `out` has what is published, everything else may be deleted."""
+def sha256(path: pathlib.Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
-    def __init__(self, folder: pathlib.Path):
+
+class Workspace:
+    """One release below a folder: `out` has what is published, everything else may be deleted.
+
+    is_kept  a source archive that is there stays, also where the tree has changed since
+    preset   how hard xz works, 0 to 9
+    """
+
+    def __init__(self, folder: pathlib.Path, is_kept: bool = False, preset: int = 9):
+        self.is_kept, self.preset = is_kept, preset
         self.folder = folder.resolve()
         self.out = self.folder / 'out'
         self.out.mkdir(parents=True, exist_ok=True)
@@ -65,16 +75,23 @@ class Workspace:
         return folder
 
     def archive(self) -> pathlib.Path:
-        """The source archive, which all packages are made from."""
+        """The source archive, which all packages are made from. It follows the tree."""
         path = self.out / f'lowkey-{self.version}.tar.xz'
-        if not path.exists():
-            names = run('git', '-C', ROOT, 'ls-files', '-co', '--exclude-standard', capture=True).splitlines()
-            part = path.with_suffix('.part')
-            with tarfile.open(part, 'w:xz', preset=9) as tar:
-                for name in sorted(name for name in names if (ROOT / name).is_file()):
-                    tar.add(ROOT / name, f'lowkey-{self.version}/{name}', filter=self._plain)
-            part.rename(path)
+        names = run('git', '-C', ROOT, 'ls-files', '-co', '--exclude-standard', capture=True).splitlines()
+        files = [ROOT / name for name in names if (ROOT / name).is_file()]
+        state, packed = self.folder / 'archive.state', self._state(files)
+        if not path.exists() or not self.is_kept and (not state.exists() or state.read_text() != packed):
+            self.pack_xz([(file, f'lowkey-{self.version}/{file.relative_to(ROOT)}') for file in files], path)
+            state.write_text(packed)
         return path
+
+    def pack_xz(self, entries: list[tuple[pathlib.Path, str]], path: pathlib.Path) -> None:
+        """A .tar.xz of files under their names in it, of equal bytes for equal files."""
+        part = path.with_suffix('.part')
+        with tarfile.open(part, 'w:xz', preset=self.preset) as tar:
+            for source, name in sorted(entries, key=lambda entry: entry[1]):
+                tar.add(source, name, recursive=False, filter=self._plain)
+        part.rename(path)
 
     def archive_url(self) -> str:
         """Where a release has its source archive."""
@@ -86,6 +103,12 @@ class Workspace:
         info.mtime = self.epoch
         info.mode = 0o755 if info.mode & 0o100 else 0o644
         return info
+
+    def _state(self, files: list[pathlib.Path]) -> str:
+        """Differs as soon as a file of the tree has changed."""
+        stats = [(str(file), *(getattr(file.stat(), f'st_{name}') for name in ('mode', 'size', 'mtime_ns')))
+                 for file in sorted(files)]
+        return hashlib.sha256(repr((self.epoch, self.preset, stats)).encode()).hexdigest()
 
     def pack(self, folder: pathlib.Path, root: str, path: pathlib.Path) -> None:
         """A .tgz of a folder's files below `root`, of equal bytes for equal files."""
