@@ -19,7 +19,8 @@
     LK_TEXT(LK_VERSION_MAJOR) "." LK_TEXT(LK_VERSION_MINOR) "." LK_TEXT(LK_VERSION_PATCH)
 
 #if defined(__clang__)
-#define LK_COMPILER "clang " __clang_version__
+#define LK_COMPILER \
+    "clang " LK_TEXT(__clang_major__) "." LK_TEXT(__clang_minor__) "." LK_TEXT(__clang_patchlevel__)
 #elif defined(__GNUC__)
 #define LK_COMPILER "gcc " __VERSION__
 #else

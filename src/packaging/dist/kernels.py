@@ -78,9 +78,9 @@ def first_in_path(compiler: str) -> dict[str, str]:
 
 
 def _state(archs: str, compiler: str) -> str:
-    """What the objects depend on: every header and kernel, the build's rules, the compiler."""
+    """What the objects depend on: the kernels, the headers that they include, the build's rules, the compiler."""
     state = hashlib.sha256(f'{archs} {run(compiler, "--version", capture=True)}'.encode())
-    for path in sorted([*ROOT.glob('cuda/**/*'), *ROOT.glob('src/**/*.h'), *ROOT.glob('include/**/*.h')]):
+    for path in sorted([*ROOT.glob('cuda/**/*'), *ROOT.glob('src/format/*.h')]):
         if path.is_file():
             state.update(path.relative_to(ROOT).as_posix().encode() + b'\0' + path.read_bytes())
     return state.hexdigest()[:16]
