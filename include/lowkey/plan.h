@@ -253,15 +253,15 @@ LK_API lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t
  * is 0 at first and without a ladder. Ranks of a calibration's sensitivities make such an order. */
 LK_API lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_t order);
 /* Set the budget of a layer with a ladder: the bytes of slots, payload and metadata, that its pages
- * may take in the whole cache. These are PM-KVQ's budgets as its authors run it. When a step
- * begins, the layer goes to the widest rung, its present one or a lower one, at which its bytes
- * with the step's new blocks are within the budget, or to the last rung where no rung is. The bytes
- * at a rung are a sum over the distinct blocks of the cache, each counted once however many
- * sequences have it: pages of sinks and pages that are not packed yet count at 16 bits, packed
- * pages at the rung. New pages are packed at the rung from then on; the others shrink a few in each
- * step, the oldest first: in a step at most the layer's pages of 4 blocks, and of 2 blocks for each
- * block that the step adds. A layer never goes up, and lk_cache_desc.budget_bytes stays the hard
- * limit of the cache.
+ * may take in the whole cache, as PM-KVQ's authors give each layer a budget. When a step begins,
+ * the layer goes to the widest rung, its present one or a lower one, at which its bytes with the
+ * step's new blocks are within the budget, or to the last rung where no rung is. The bytes at a
+ * rung are a sum over the distinct blocks of the cache, each counted once however many sequences
+ * have it: pages of sinks and pages that are not packed yet count at 16 bits, packed pages at the
+ * rung, also those that a snapshot has at a lower one. New pages are packed at the rung from then
+ * on; the others shrink a few in each step, the oldest first: in a step at most the layer's pages
+ * of 4 blocks, and of 2 blocks for each block that the step adds. A layer never goes up, and
+ * lk_cache_desc.budget_bytes stays the hard limit of the cache.
  *
  * budget_bytes  at most 2^53; 0 removes the budget. With LK_ALL every layer with a ladder gets it
  *

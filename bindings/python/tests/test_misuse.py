@@ -341,7 +341,7 @@ except lowkey.LibraryError as error:
 '''
 
 
-@pytest.mark.parametrize('library, sentence', [('/nonexistent/liblowkey.so', 'no shared library of lowkey; set LOWKEY'),
+@pytest.mark.parametrize('library, sentence', [('/nonexistent/liblowkey.so', 'no shared library of lowkey; the wheel of lowkey contains it, or set LOWKEY'),
                                               ('libm.so.6', 'it is another library')])
 def test_wrong_library(library, sentence, monkeypatch):
     monkeypatch.setenv('LOWKEY_LIBRARY', library)
