@@ -27,23 +27,7 @@ CHANGELOG = """lowkey ({version}-{revision}) bookworm; urgency=medium
 
 
 def build(work: Workspace) -> list[pathlib.Path]:
-    """Every package is made twice: equal bytes, or Refused."""
-    first = work.scratch('debian-first')
-    for path in _packages(work):
-        shutil.copy2(path, first)
-    for path in _packages(work):
-        if path.read_bytes() != (first / path.name).read_bytes():
-            raise Refused(f'{path.name} differs in a second build: compare {path} with {first / path.name}')
-    run('lintian', '--fail-on', 'error', '--info', *work.folder.glob('scratch/debian/*.changes'))
-    made = []
-    for path in sorted(first.iterdir()):
-        shutil.copy2(path, work.out)
-        made.append(work.out / path.name)
-    return made
-
-
-def _packages(work: Workspace) -> list[pathlib.Path]:
-    """Builds source and binary packages in a scratch folder, always the same one, and lists what is published."""
+    """Source and binary packages; `./dev dist --twice` compares the bytes of two builds, as of every part."""
     tree = _debianized(work)
     # No symbols for debuggers: a release has no packages of them.
     env = {'DEB_BUILD_OPTIONS': f'noautodbgsym parallel={os.cpu_count()}',
@@ -53,7 +37,9 @@ def _packages(work: Workspace) -> list[pathlib.Path]:
         # A package build has a home of its own.
         env['CCACHE_DIR'] = run('ccache', '--get-config', 'cache_dir', capture=True).strip()
     run('dpkg-buildpackage', '--build=full', '--no-sign', '--build-profiles=pkg.lowkey.cuda', cwd=tree, env=env)
-    return sorted(path for pattern in PUBLISHED for path in tree.parent.glob(pattern))
+    run('lintian', '--fail-on', 'error', '--info', *tree.parent.glob('*.changes'))
+    made = sorted(path for pattern in PUBLISHED for path in tree.parent.glob(pattern))
+    return [pathlib.Path(shutil.copy2(path, work.out)) for path in made]
 
 
 def _debianized(work: Workspace) -> pathlib.Path:
