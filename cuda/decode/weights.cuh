@@ -17,6 +17,7 @@ constexpr float kSlack = 3.0f;          // row_max is raised when a logit passes
 constexpr int kUp = 3;                  // keeps small weights out of FP16's subnormal numbers
 constexpr float kLargeRange = 1000.0f;  // above it weights stay below 1: range * 2^(kUp + kSlack)
                                         // would overflow
+constexpr float kFar = 0x1p20f;         // logits above it are rounded before row_max is taken off
 constexpr uint32_t kOnes = 0x3C003C00u;
 
 // Highest over the lanes of a column.
@@ -163,6 +164,17 @@ __device__ __forceinline__ void add_lows(const float (&factor)[kTiles][2],
     }
 }
 
+// Highest product of a column among the lane's rows of a page.
+template <int kTiles>
+__device__ __forceinline__ float highest_of_page(const Work<kTiles> &work, int c, int i,
+                                                 float odd) {
+    float most[2] = {kHidden, kHidden};
+#pragma unroll
+    for (int t = 0; t < kPageTiles; ++t)
+        most[t % 2] = fmaxf(most[t % 2], fmaxf(work.s[t][c][i], work.s[t][c][2 + i]));
+    return fmaxf(most[0], most[1] * odd);
+}
+
 // Logits of a packed page to weights: row_max is raised first.
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &values,
@@ -182,7 +194,7 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
             offset[c][i] =
                 fmaf(work.midpoint[c][i], column.factor * kParameterScale<kKind>, column.offset);
         }
-    if (kKind != kDecodePlain || finishes) {
+    const auto round_logits = [&] {
         add_lows<kTiles, kKind>(factor, offset, odd, lane, work);
         odd = 1.0f;
 #pragma unroll
@@ -192,21 +204,32 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
                 factor[c][i] = 1.0f;
                 offset[c][i] = 0.0f;
             }
-    }
+    };
+    const bool are_rounded = kKind != kDecodePlain || finishes;
+    if (are_rounded)
+        round_logits();
     if (finishes)
 #pragma unroll
         for (int t = 0; t < kPageTiles; ++t)
             finish_tile<false>(work.s[t], rules, is_masked, first_token + t * 16, lane);
+    bool is_far = false;
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            float most[2] = {kHidden, kHidden};
-#pragma unroll
-            for (int t = 0; t < kPageTiles; ++t)
-                most[t % 2] = fmaxf(most[t % 2], fmaxf(work.s[t][c][i], work.s[t][c][2 + i]));
-            row_max[c][i] = fmaf(fmaxf(most[0], most[1] * odd), factor[c][i], offset[c][i]);
+            row_max[c][i] = fmaf(highest_of_page(work, c, i, odd), factor[c][i], offset[c][i]);
+            is_far = is_far || fmaxf(fabsf(row_max[c][i]), fabsf(offset[c][i])) > kFar;
         }
+    // The rounding of offset - row_max could be more than an exponent of FP32 has room for. Logits
+    // that are rounded first are never above row_max.
+    if (!are_rounded && __builtin_expect(__any_sync(kAllLanes, is_far), 0)) {
+        round_logits();
+#pragma unroll
+        for (int c = 0; c < kTiles; ++c)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                row_max[c][i] = highest_of_page(work, c, i, odd);
+    }
     const bool is_large = has_large_ranges<kKind>(values, metadata, lane);
     const int most_up = kUp + kParameterShift<kKind>;
     const float up = is_large ? 0.0f : static_cast<float>(most_up);

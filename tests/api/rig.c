@@ -369,3 +369,11 @@ void rig_sentence(const char *text) {
     if (!strstr(sentence, text))
         fail_msg("\"%s\" does not hold \"%s\"", sentence, text);
 }
+
+void rig_is_ok(lk_status status) {
+    char sentence[512];
+    if (!status)
+        return;
+    lk_last_error(sentence, sizeof sentence, NULL);
+    fail_msg("%s: %s", lk_status_name(status), sentence);
+}

@@ -125,6 +125,8 @@ lk_status rig_begin(rig *r, uint32_t n_sequences, const lk_sequence *ids, const 
                     const int32_t *parent);
 // The last sentence holds `text`.
 void rig_sentence(const char *text);
+// A call returned LK_OK; the case fails with its sentence otherwise.
+void rig_is_ok(lk_status status);
 
 #ifdef __cplusplus
 }
