@@ -81,6 +81,20 @@ struct SlotPosition {
     uint32_t unit;
 };
 
+// A range of an extent, or of a slab, that slots may fill.
+struct SlotSpan {
+    uint64_t first;
+    uint64_t bytes;
+    uint32_t n_used;  // slots in it
+};
+
+// A free slot, and a span of its size that would fit there and whose going would make a free slot
+// of twice the size.
+struct SlotMerge {
+    SlotSpan from;
+    uint64_t to;
+};
+
 }  // namespace lk
 
 #endif

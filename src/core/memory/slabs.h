@@ -20,20 +20,6 @@ struct SlotRun {
     uint32_t n;
 };
 
-// A range of an extent, or of a slab, that slots may fill.
-struct SlotSpan {
-    uint64_t first;
-    uint64_t bytes;
-    uint32_t n_used;  // slots in it
-};
-
-// A free slot, and a span of its size that would fit there and whose going would make a free slot
-// of twice the size.
-struct SlotMerge {
-    SlotSpan from;
-    uint64_t to;
-};
-
 // Slots of a few fixed sizes. An extent serves one family of sizes: one size, or one and
 // that size divided by powers of two, down to 64ths, which are buddies. It goes back to its slab
 // when empty; partly used extents are filled before a new one is taken, smaller free slots before
