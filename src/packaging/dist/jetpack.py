@@ -15,7 +15,7 @@ import zipfile
 
 import debian
 import kernels
-from workspace import MIRROR, PACKAGING, ROOT, Refused, Workspace, run
+from workspace import MIRROR, PACKAGING, ROOT, Refused, Workspace, emulator, run, run_emulated
 
 NAME = 'lowkey-jetpack6'
 LIBRARY = 'usr/lib/aarch64-linux-gnu'
@@ -139,7 +139,7 @@ def _forget(file: pathlib.Path, folder: pathlib.Path) -> None:
 def _manual(work: Workspace, stage: pathlib.Path, tree: pathlib.Path) -> None:
     """The man page is the help that the command prints, here under qemu."""
     command = work.scratch('jetpack-command') / 'lowkey'
-    command.write_text(f'#!/bin/sh\nexec {" ".join(_emulated(work, stage))} {stage}/usr/bin/lowkey "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {" ".join(emulator(_libraries(work, stage)))} {stage}/usr/bin/lowkey "$@"\n')
     command.chmod(0o755)
     page = stage / 'usr/share/man/man1/lowkey.1'
     page.parent.mkdir(parents=True)
@@ -147,9 +147,9 @@ def _manual(work: Workspace, stage: pathlib.Path, tree: pathlib.Path) -> None:
     run('gzip', '-9n', page)
 
 
-def _emulated(work: Workspace, stage: pathlib.Path) -> list[str]:
-    """The beginning of a command that runs a program of the package on this machine."""
-    return ['qemu-aarch64', '-E', f'LD_LIBRARY_PATH={stage / LIBRARY}:{toolkit(work) / "lib"}']
+def _libraries(work: Workspace, stage: pathlib.Path) -> list[pathlib.Path]:
+    """Where a program of the package finds its libraries on this machine."""
+    return [stage / LIBRARY, toolkit(work) / 'lib']
 
 
 def _describe(work: Workspace, stage: pathlib.Path) -> None:
@@ -195,13 +195,14 @@ def check(work: Workspace) -> None:
     hello = work.scratch('jetpack-hello') / 'hello'
     run('aarch64-linux-gnu-gcc', ROOT / 'examples/hello.c', '-o', hello, f'-I{stage / "usr/include"}',
         f'-L{stage / LIBRARY}', f'-Wl,-rpath-link,{toolkit(work) / "lib"}', '-llowkey')
-    emulated = _emulated(work, stage)
-    run(*emulated, hello)
+    libraries = _libraries(work, stage)
+    run_emulated(libraries, hello)
     command = stage / 'usr/bin/lowkey'
-    if f'sm_{ARCH}' not in run(*emulated, command, 'info', capture=True):
+    if f'sm_{ARCH}' not in run_emulated(libraries, command, 'info', capture=True):
         raise Refused(f'the command does not name sm_{ARCH}')
     # qemu takes a minute for it.
-    run(*emulated, command, 'demo', '--tokens', '256', '--questions', '1', '--plans', 'kitty-pro', cwd=hello.parent)
+    run_emulated(libraries, command, 'demo', '--tokens', '256', '--questions', '1', '--plans', 'kitty-pro',
+                 cwd=hello.parent)
 
 
 def _check_program(file: pathlib.Path) -> None:

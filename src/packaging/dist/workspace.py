@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import address  # noqa: E402
@@ -20,6 +21,7 @@ import address  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PACKAGING = ROOT / 'src/packaging'
 MIRROR = 'http://deb.debian.org/debian'
+EMULATED_SECONDS = 600  # the longest run, a demo, takes 2 minutes of them
 
 
 class Refused(RuntimeError):
@@ -37,6 +39,23 @@ def run(*command: object, cwd: pathlib.Path | None = None, env: dict[str, str] |
         said = ((done.stdout or '') + (done.stderr or '')).strip().splitlines()[-20:]
         raise Refused('\n'.join([f'{words[0]} ended with status {done.returncode}: {" ".join(words)}', *said]))
     return done.stdout or ''
+
+
+def run_emulated(libraries: Sequence[pathlib.Path], *command: object, capture: bool = False,
+                 cwd: pathlib.Path | None = None) -> str:
+    """Run a program for aarch64 on this machine; it finds shared libraries in these folders and in Debian's for arm64."""
+    return run(*emulator(libraries), *command, capture=capture, cwd=cwd)
+
+
+def emulator(libraries: Sequence[pathlib.Path]) -> list[str]:
+    """The beginning of such a command.
+
+    The loader has to be the one of libc6:arm64, at -L /. The loader of Debian's cross toolchain may be of another
+    revision than the libc.so.6 that it then finds in libc6:arm64: the two share private structures, and a program
+    with such a pair spins in pthread_create() with its signals blocked, so that only SIGKILL ends it.
+    """
+    return ['timeout', '--signal=KILL', str(EMULATED_SECONDS), 'qemu-aarch64', '-L', '/',
+            '-E', f'LD_LIBRARY_PATH={":".join(map(str, libraries))}']
 
 
 def sha256(path: pathlib.Path) -> str:
