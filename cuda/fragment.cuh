@@ -86,6 +86,11 @@ __device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
     return load_shared<uint8_t>(address);
 }
 
+// Logits of this size or less are multiplied and have their row_max taken off in one operation. The
+// rounding of a row_max beyond it could be more than an exponent of FP32 has room for; logits that
+// are rounded before are never above it.
+constexpr float kFar = 0x1p20f;
+
 __device__ __forceinline__ float exp2_fast(float x) {
     float r;
     asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(x));

@@ -86,6 +86,12 @@ __device__ __forceinline__ void weigh_page(float (&x)[kPageTiles * 2], float eve
         most[i / 2 % 2] = fmaxf(most[i / 2 % 2], x[i]);
     const float row_max = fmaxf(column_row_max(fmaxf(most[0] * even, most[1] * odd)), kNothing);
     weights.weight = g.weight_of(row_max + offset);
+    if (__builtin_expect(__any_sync(kAllLanes, fabsf(row_max) > kFar), 0)) {
+#pragma unroll
+        for (int i = 0; i < kPageTiles * 2; ++i)
+            x[i] = __fmul_rn(x[i], i / 2 % 2 ? odd : even);
+        even = odd = 1;
+    }
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         const float factor = t % 2 ? odd : even;

@@ -17,7 +17,6 @@ constexpr float kSlack = 3.0f;          // row_max is raised when a logit passes
 constexpr int kUp = 3;                  // keeps small weights out of FP16's subnormal numbers
 constexpr float kLargeRange = 1000.0f;  // above it weights stay below 1: range * 2^(kUp + kSlack)
                                         // would overflow
-constexpr float kFar = 0x1p20f;         // logits above it are rounded before row_max is taken off
 constexpr uint32_t kOnes = 0x3C003C00u;
 
 // Highest over the lanes of a column.
@@ -220,8 +219,6 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
             row_max[c][i] = fmaf(highest_of_page(work, c, i, odd), factor[c][i], offset[c][i]);
             is_far = is_far || fmaxf(fabsf(row_max[c][i]), fabsf(offset[c][i])) > kFar;
         }
-    // The rounding of offset - row_max could be more than an exponent of FP32 has room for. Logits
-    // that are rounded first are never above row_max.
     if (!are_rounded && __builtin_expect(__any_sync(kAllLanes, is_far), 0)) {
         round_logits();
 #pragma unroll

@@ -187,9 +187,35 @@ __device__ __forceinline__ void raise_references(const Products<kSlices> &produc
         }
 }
 
+// Is the highest logit of a column, unless all are hidden, beyond kFar?
+template <int kSlices>
+__device__ __forceinline__ bool is_any_far(const Products<kSlices> &products, float factor) {
+    bool is_far = false;
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice)
+#pragma unroll
+        for (int column = 0; column < 2; ++column) {
+            const float high = fabsf(highest<kSlices>(products, slice, column)) * factor;
+            is_far = is_far || (high > kFar && high < INFINITY);
+        }
+    return __any_sync(kAllLanes, is_far);
+}
+
+// Products become logits, rounded: those are never above a reference that one of them became.
+template <int kSlices>
+__device__ __forceinline__ void round_logits(float factor, Products<kSlices> &products) {
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice)
+#pragma unroll
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                products[tile][slice][i] = __fmul_rn(products[tile][slice][i], factor);
+}
+
 // Weights as B fragments, tokens as k.
 template <int kStrips, int kSlices>
-__device__ __forceinline__ void weigh(const Products<kSlices> &products, float factor,
+__device__ __forceinline__ void weigh(Products<kSlices> &products, float factor,
                                       Accumulators<kStrips> &acc,
                                       uint32_t (&weights)[kRoundTiles][kSlices][2]) {
     float over = -INFINITY;
@@ -199,8 +225,13 @@ __device__ __forceinline__ void weigh(const Products<kSlices> &products, float f
         for (int column = 0; column < 2; ++column)
             over = fmaxf(over, highest<kSlices>(products, slice, column) * factor -
                                    acc.reference[slice][column]);
-    if (__any_sync(kAllLanes, over > kHeadroom))
+    if (__any_sync(kAllLanes, over > kHeadroom)) {
+        if (is_any_far<kSlices>(products, factor)) {
+            round_logits<kSlices>(factor, products);
+            factor = 1;
+        }
         raise_references<kStrips, kSlices>(products, factor, acc);
+    }
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
