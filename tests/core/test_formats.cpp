@@ -109,6 +109,23 @@ void ladders_step_down_to_the_last_rung(void **) {
         assert_false(formats.is_raw(formats.layer_formats[0].formats[i]));
 }
 
+// With values of 4 bits, pages without a class and those of the highest class have keys at 16 bits.
+void packed_values_beside_raw_keys_are_known(void **) {
+    const auto set_values = [](lk_plan *plan) {
+        lk_value_rule rule;
+        assert_int_equal(lk_value_rule_init(&rule, sizeof rule), LK_OK);
+        rule.bits = 4;
+        assert_int_equal(lk_plan_set_value(plan, 1, LK_ALL, &rule), LK_OK);
+    };
+    for (const char *preset : {"fp16", "cocktail"}) {
+        Built built(preset, set_values);
+        assert_false(built.formats.layer_formats[0].has_half_raw);
+        assert_true(built.formats.layer_formats[1].has_half_raw);
+    }
+    Built built("kivi2", set_values);
+    assert_false(built.formats.layer_formats[1].has_half_raw);
+}
+
 void ranked_channels_follow_each_other(void **) {
     Built built("kitty", [](lk_plan *plan) {
         lk_key_rule rule;
@@ -137,6 +154,7 @@ int main() {
         cmocka_unit_test(raw_pages_do_not_pack),
         cmocka_unit_test(short_sinks_have_their_formats),
         cmocka_unit_test(ladders_step_down_to_the_last_rung),
+        cmocka_unit_test(packed_values_beside_raw_keys_are_known),
         cmocka_unit_test(ranked_channels_follow_each_other),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

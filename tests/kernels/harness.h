@@ -181,6 +181,7 @@ class PlacedScene {
 
   private:
     void place_blocks();
+    bool has_half_raw() const;
     void describe_cache();
     bool open_cache();
     void stage_tensors();

@@ -65,6 +65,15 @@ void PlacedScene::place_blocks() {
     }
 }
 
+bool PlacedScene::has_half_raw() const {
+    for (const std::vector<PageEntry> &entries : entries_)
+        for (const PageEntry &entry : entries)
+            if (scene_.formats()[entry.key_format].layout.is_raw() !=
+                scene_.formats()[entry.value_format].layout.is_raw())
+                return true;
+    return false;
+}
+
 void PlacedScene::describe_cache() {
     const Case &c = scene_.parameters();
     layer_ = {scene_.n_query_heads(),
@@ -88,7 +97,7 @@ void PlacedScene::describe_cache() {
     entry_formats_.assign(layout_.n_entries, scene_.entry_formats());
     layout_.entry_formats = entry_formats_.data();
     layer_formats_ = {scene_.packed_formats().data(),
-                      static_cast<uint32_t>(scene_.packed_formats().size()), 0};
+                      static_cast<uint32_t>(scene_.packed_formats().size()), 0, has_half_raw()};
     layout_.layer_formats = &layer_formats_;
     layout_.page_tokens = c.page_tokens;
     layout_.sink_tokens = c.sink_tokens;

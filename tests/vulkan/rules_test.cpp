@@ -195,12 +195,28 @@ void plain_layers_have_constants(void **) {
     }
 }
 
+// Pages with codes on one side alone are not for the kernels of matrices, which look for both.
+void half_raw_layers_have_no_matrices(void **) {
+    const lk::vulkan::Traits traits = device_with_matrices();
+    const Plan plan({Layer(kHeads, {128, 0, 16, 0, 2, 128})}, lk::Metadata::kF16);
+    lk::CacheLayout layout = plan.layout();
+    for (const bool is_half_raw : {false, true}) {
+        const lk::LayerFormats formats = {nullptr, 0, 0, is_half_raw};
+        layout.layer_formats = &formats;
+        DecodeRules rules(lk::default_allocator(), traits);
+        assert_true(rules.open(layout));
+        assert_int_equal(rules.arithmetic(0) == lk::vulkan::DecodeArithmetic::kMatrix,
+                         !is_half_raw);
+    }
+}
+
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(auto_plans_need_few_pipelines),
         cmocka_unit_test(plain_layers_have_constants),
+        cmocka_unit_test(half_raw_layers_have_no_matrices),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -136,12 +136,9 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
             layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
         return true;
     });
-    for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-        const EntryFormats &entry = layout.entry_formats[layout.first_entries[index] + head];
-        if (layout.formats[entry.packed_key].layout.is_raw() !=
-            layout.formats[entry.packed_value].layout.is_raw())
-            layer.has_matrices = false;
-    }
+    // Those kernels look for codes of both sides in each packed page.
+    if (layout.layer_formats && layout.layer_formats[index].has_half_raw)
+        layer.has_matrices = false;
     return layer;
 }
 

@@ -201,6 +201,30 @@ lk_status add_lower(Builder *builder, size_t first, const LayerPlan &layer, cons
     return status;
 }
 
+// Are there pages whose keys are packed beside values at 16 bits, or the reverse?
+bool has_half_raw(const Builder &builder, const LayerPlan &layer, const EntryInfo &entry) {
+    const auto differ = [&](uint16_t key, uint16_t value) {
+        return builder.formats.is_raw(key) != builder.formats.is_raw(value);
+    };
+    bool found = differ(entry.key.packed_format, entry.value.packed_format);
+    for (uint32_t r = 0; r < layer.n_rungs; ++r)
+        found = found || differ(entry.key.rung_format[r], entry.value.rung_format[r]);
+    const bool has_chunks = builder.plan.chunks.tokens != 0;
+    for (uint32_t c = 0; has_chunks && c < kChunkClasses; ++c)
+        for (uint32_t r = 0; r < (layer.n_rungs ? layer.n_rungs : 1u); ++r)
+            found = found || differ(entry.key.chunk_format[c][r], entry.value.chunk_format[c][r]);
+    return found;
+}
+
+bool has_half_raw(const Builder &builder, uint32_t layer) {
+    const LayerInfo &info = builder.formats.layers[layer];
+    bool found = false;
+    for (uint32_t e = info.first_entry; e < info.first_entry + info.view.n_kv_heads; ++e)
+        found = found ||
+                has_half_raw(builder, builder.plan.layers[layer], builder.formats.entries[e]);
+    return found;
+}
+
 lk_status add_ladder(Builder *builder, uint32_t layer, uint32_t *n_formats) {
     const LayerPlan &own = builder->plan.layers[layer];
     LayerInfo &info = builder->formats.layers[layer];
@@ -229,7 +253,8 @@ lk_status add_ladders(Builder *builder) {
     const uint16_t *next = builder->formats.lower_formats.data();
     for (uint32_t l = 0; l < builder->formats.layers.size(); ++l) {
         builder->formats.layer_formats[l] = {next, counts[l],
-                                             builder->plan.layers[l].n_rungs > 1 ? 1 : 0};
+                                             builder->plan.layers[l].n_rungs > 1 ? 1 : 0,
+                                             has_half_raw(*builder, l) ? 1 : 0};
         next += counts[l];
     }
     return LK_OK;
