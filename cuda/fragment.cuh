@@ -86,9 +86,9 @@ __device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
     return load_shared<uint8_t>(address);
 }
 
-// Logits of this size or less are multiplied and have their row_max taken off in one operation. The
-// rounding of a row_max beyond it could be more than an exponent of FP32 has room for; logits that
-// are rounded before are never above it.
+// Logits up to this size are multiplied and have their row_max subtracted in one operation. A
+// larger row_max could be rounded by more than the greatest exponent of FP32; logits that are
+// rounded first are never above it.
 constexpr float kFar = 0x1p20f;
 
 __device__ __forceinline__ float exp2_fast(float x) {

@@ -302,7 +302,7 @@ struct LayerFormats {
     uint32_t n_formats;
     int32_t shrinks;  // has rungs: its pages may have other formats than another layer's. Without
                       // rungs, layers of the same formats have them in the same blocks
-    int32_t has_half_raw;  // keys of some pages are packed beside values at 16 bits, or the reverse
+    int32_t has_half_raw;  // some pages have packed keys and values at 16 bits, or the reverse
 };
 
 // Constants of a cache. All that the pointers name lives as long.

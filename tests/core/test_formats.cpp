@@ -110,7 +110,7 @@ void ladders_step_down_to_the_last_rung(void **) {
 }
 
 // With values of 4 bits, pages without a class and those of the highest class have keys at 16 bits.
-void packed_values_beside_raw_keys_are_known(void **) {
+void half_raw_pages_are_known(void **) {
     const auto set_values = [](lk_plan *plan) {
         lk_value_rule rule;
         assert_int_equal(lk_value_rule_init(&rule, sizeof rule), LK_OK);
@@ -154,7 +154,7 @@ int main() {
         cmocka_unit_test(raw_pages_do_not_pack),
         cmocka_unit_test(short_sinks_have_their_formats),
         cmocka_unit_test(ladders_step_down_to_the_last_rung),
-        cmocka_unit_test(packed_values_beside_raw_keys_are_known),
+        cmocka_unit_test(half_raw_pages_are_known),
         cmocka_unit_test(ranked_channels_follow_each_other),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -201,7 +201,7 @@ lk_status add_lower(Builder *builder, size_t first, const LayerPlan &layer, cons
     return status;
 }
 
-// Are there pages whose keys are packed beside values at 16 bits, or the reverse?
+// Are there pages of packed keys and values at 16 bits, or the reverse?
 bool has_half_raw(const Builder &builder, const LayerPlan &layer, const EntryInfo &entry) {
     const auto differ = [&](uint16_t key, uint16_t value) {
         return builder.formats.is_raw(key) != builder.formats.is_raw(value);
@@ -220,8 +220,8 @@ bool has_half_raw(const Builder &builder, uint32_t layer) {
     const LayerInfo &info = builder.formats.layers[layer];
     bool found = false;
     for (uint32_t e = info.first_entry; e < info.first_entry + info.view.n_kv_heads; ++e)
-        found = found ||
-                has_half_raw(builder, builder.plan.layers[layer], builder.formats.entries[e]);
+        found =
+            found || has_half_raw(builder, builder.plan.layers[layer], builder.formats.entries[e]);
     return found;
 }
 
