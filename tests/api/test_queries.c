@@ -70,9 +70,8 @@ static void check_numbers(rig *r, lk_sequence id, uint32_t n_new, float limit) {
         for (uint32_t c = 0; c < DIM; ++c)
             queries[row][c] = (float)((row * 31 + c * 17) % 64) / 32 - 1;
     attend(r, id, n_new, queries, &clean);
-    const float numbers[] = {limit,      -limit, nextafterf(limit, INFINITY),
-                             -2 * limit, NAN,    INFINITY,
-                             -INFINITY,  3e38f};
+    const float numbers[] = {
+        limit, -limit, nextafterf(limit, INFINITY), -2 * limit, NAN, INFINITY, -INFINITY, 3e38f};
     const uint32_t n_numbers = sizeof numbers / sizeof *numbers;
     for (uint32_t i = 0; i < n_numbers && 2 * i + 1 < n_rows; ++i)
         queries[2 * i + 1][i * 7 % DIM] = numbers[i];

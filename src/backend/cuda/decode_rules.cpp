@@ -102,8 +102,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             layer.value_metadata_bytes =
                 std::max(layer.value_metadata_bytes, rounded_metadata(value.layout));
         }
-        const LayerFormats more =
-            layout.layer_formats ? layout.layer_formats[l] : LayerFormats{};
+        const LayerFormats more = layout.layer_formats ? layout.layer_formats[l] : LayerFormats{};
         for (uint32_t c = 0; c < more.n_formats; ++c) {
             const PageFormat &format = layout.formats[more.formats[c]];
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
