@@ -1,4 +1,5 @@
 """Checks the tree: file sizes, leftover markers, paths of one machine, top-level entries, tests of the core."""
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -20,14 +21,24 @@ CORE, CORE_TESTS = 'src/core/', 'tests/core/'
 
 
 def tracked():
-    """Files that git would have, committed or not; without git, all but build folders."""
+    """Files that git would have, committed or not; without git, all but what it is to ignore."""
     try:
         out = subprocess.run(['git', 'ls-files', '-z', '-co', '--exclude-standard'], cwd=ROOT,
                              check=True, capture_output=True, text=True).stdout
         return sorted(name for name in out.split('\0') if name and (ROOT / name).is_file())
     except (OSError, subprocess.CalledProcessError):
-        files = (f.relative_to(ROOT).as_posix() for f in ROOT.rglob('*') if f.is_file())
-        return sorted(f for f in files if not f.startswith(('build', '.git/')))
+        files = (f.relative_to(ROOT) for f in ROOT.rglob('*') if f.is_file())
+        return sorted(f.as_posix() for f in files if not is_ignored(f))
+
+
+def is_ignored(file):
+    """By a pattern of .gitignore: of the root with a slash in front, of any folder without."""
+    for pattern in ['/.git/', *(ROOT / '.gitignore').read_text(encoding='utf-8').split()]:
+        parts = pattern.strip('/').split('/')
+        first = range(1) if pattern.startswith('/') else range(len(file.parts))
+        if any(all(map(fnmatch.fnmatch, file.parts[i:], parts)) for i in first if i + len(parts) <= len(file.parts)):
+            return True
+    return False
 
 
 def line_limit(name):
