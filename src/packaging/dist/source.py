@@ -15,8 +15,9 @@ def build(work: Workspace) -> list[pathlib.Path]:
 def check(work: Workspace) -> None:
     """The installed command of a bare system runs: the two commands that README names for it, without tests."""
     with work.chroot() as system:
-        system.install('g++', 'meson', 'ninja-build', 'pkg-config', 'nlohmann-json3-dev', 'libcli11-dev', 'libstb-dev',
-                       'libxxhash-dev', 'xz-utils')
+        # Without dpkg-dev Meson takes lib64, where the loader does not look.
+        system.install('g++', 'dpkg-dev', 'meson', 'ninja-build', 'pkg-config', 'nlohmann-json3-dev', 'libcli11-dev',
+                       'libstb-dev', 'libxxhash-dev', 'xz-utils')
         system.run('tar', '-xf', system.copy(work.archive()), '-C', '/srv')
         tree = f'/srv/lowkey-{work.version}'
         system.run('meson', 'setup', '/srv/build', tree, '-Dprefix=/usr', '-Dtests=disabled')
