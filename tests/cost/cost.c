@@ -116,18 +116,10 @@ struct cost cost_end(void) {
     return cost;
 }
 
-static uint64_t most_ns(uint64_t n_bytes, uint64_t free_ns) {
-    return (1000 * n_bytes + 10000000 + free_ns) * cost_slowness();
-}
-
-int cost_is_in_time(uint64_t n_bytes, uint64_t free_ns) {
-    return cost_end().ns <= most_ns(n_bytes, free_ns);
-}
-
 void cost_expect(const char *what, uint64_t n_bytes, uint64_t free_bytes, uint64_t free_ns) {
     const struct cost cost = cost_end();
     const uint64_t bytes = 64 * n_bytes + (1u << 20) + free_bytes;
-    const uint64_t ns = most_ns(n_bytes, free_ns);
+    const uint64_t ns = (1000 * n_bytes + 10000000 + free_ns) * cost_slowness();
     if (cost.bytes <= bytes && cost.ns <= ns)
         return;
     fprintf(stderr, "%s of %llu bytes takes %llu bytes and %llu ns, at most %llu and %llu\n", what,

@@ -22,8 +22,6 @@ struct cost cost_end(void);
 /* Ends what cost_begin() began, and aborts with a sentence if it took more than 64 bytes and 1 us
  * for each of n_bytes, 1 MiB + free_bytes, and 10 ms + free_ns. */
 void cost_expect(const char *what, uint64_t n_bytes, uint64_t free_bytes, uint64_t free_ns);
-/* Is the time since cost_begin() within that bound? */
-int cost_is_in_time(uint64_t n_bytes, uint64_t free_ns);
 /* Times to multiply a bound of time with: 1, or more where code is instrumented. */
 uint64_t cost_slowness(void);
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "bounded.h"
+#include "cost/cost.h"
 #include "mutate.h"
 
 namespace {
@@ -68,13 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     // As they are, and with a hash that fits.
     std::vector<uint8_t> bytes(data, data + size);
     for (int pass = 0; pass < 2; ++pass) {
-        const auto resume = [&] {
-            return lk_cost_run_resume(run, bytes.data() ? bytes.data() : data, size);
-        };
-        const lk_status status = bounded::within({"divergences", size, 0, 0}, resume, [&] {
-            lk_cost_run_destroy(&run);
-            run = make_run(geometry);
-        });
+        cost_begin();
+        const lk_status status = lk_cost_run_resume(run, bytes.data() ? bytes.data() : data, size);
+        cost_expect("divergences", size, 0, 0);
         if (status == LK_OK) {
             use(run, geometry, bytes);
             break;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bounded.h"
+#include "cost/cost.h"
 #include "mutate.h"
 
 namespace {
@@ -33,11 +33,9 @@ std::vector<char> write(const lk_plan *plan) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lk_plan *plan = nullptr;
-    const auto read = [&] {
-        return lk_plan_from_json(reinterpret_cast<const char *>(data), size, &plan);
-    };
-    const lk_status status =
-        bounded::within({"a plan", size, 0, 0}, read, [&] { lk_plan_destroy(&plan); });
+    cost_begin();
+    const lk_status status = lk_plan_from_json(reinterpret_cast<const char *>(data), size, &plan);
+    cost_expect("a plan", size, 0, 0);
     require((status == LK_OK) == (plan != nullptr));
     if (status != LK_OK)
         return 0;
@@ -45,9 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lk_plan *again = nullptr;
     require(lk_plan_from_json(once.data(), once.size() - 1, &again) == LK_OK);
     require(write(again) == once);
-    const lk_status valid = bounded::within(
-        {"the validation of a plan", size, 0, 0}, [&] { return lk_plan_validate(plan, nullptr); },
-        [] {});
+    cost_begin();
+    const lk_status valid = lk_plan_validate(plan, nullptr);
+    cost_expect("the validation of a plan", size, 0, 0);
     lk_plan_size bytes;
     require(lk_plan_size_init(&bytes, sizeof bytes) == LK_OK);
     if (once.size() < 4096 && valid == LK_OK)

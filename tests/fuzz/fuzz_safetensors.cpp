@@ -1,6 +1,7 @@
 // Safetensors files from untrusted bytes, through the reader that hosts use: no crash and no cost
-// beyond the bound; what is accepted lies in the file, and its floats can be read. Bytes without a
-// length of their own are tried as a header too.
+// beyond the bound; what is
+// accepted lies in the file, and its floats can be read. Bytes without a length of their own are
+// tried as a header too.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "llama/safetensors.h"
@@ -10,10 +11,9 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string>
 
-#include "bounded.h"
+#include "cost/cost.h"
 #include "mutate.h"
 
 namespace {
@@ -30,24 +30,20 @@ void check(const std::string &bytes) {
     require(file >= 0 &&
             write(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
     const std::string path = "/proc/self/fd/" + std::to_string(file);
-    const auto read = [&]() -> std::unique_ptr<llama::SafetensorsFile> {
-        try {
-            return std::make_unique<llama::SafetensorsFile>(path);
-        } catch (const llama::Error &) {
-            return nullptr;
+    cost_begin();
+    try {
+        const llama::SafetensorsFile read(path);
+        cost_expect("a safetensors file", bytes.size(), 0, kFreeNs);
+        for (const llama::Tensor &tensor : read.tensors()) {
+            require(tensor.n_bytes <= bytes.size());
+            if (tensor.dtype == "F16" || tensor.dtype == "BF16" || tensor.dtype == "F32" ||
+                tensor.dtype == "F64")
+                require(llama::to_floats(tensor).size() == tensor.n_elements);
         }
-    };
-    const auto found =
-        bounded::within({"a safetensors file", bytes.size(), 0, kFreeNs}, read, [] {});
-    close(file);
-    if (!found)
-        return;
-    for (const llama::Tensor &tensor : found->tensors()) {
-        require(tensor.n_bytes <= bytes.size());
-        if (tensor.dtype == "F16" || tensor.dtype == "BF16" || tensor.dtype == "F32" ||
-            tensor.dtype == "F64")
-            require(llama::to_floats(tensor).size() == tensor.n_elements);
+    } catch (const llama::Error &) {
+        cost_expect("a refusal", bytes.size(), 0, kFreeNs);
     }
+    close(file);
 }
 
 }  // namespace

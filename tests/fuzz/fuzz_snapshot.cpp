@@ -3,7 +3,7 @@
 // bytes out, each input is tried a second time with its hashes made to fit.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "bounded.h"
+#include "cost/cost.h"
 #include "mutate.h"
 #include "restamp.h"
 #include "snapshot_cases.h"
@@ -60,19 +60,14 @@ void check(SnapshotCase *own, const uint8_t *data, size_t size) {
     lk_sequence ids[kCaseSequences];
     uint32_t n = 0;
     constexpr uint64_t kFreeNs = 50000000;
-    lk_status status;
-    const auto load = [&] {
-        return status = lk_snapshot_load_memory(own->cache(), nullptr, data, size, kCaseSequences,
-                                                ids, &n);
-    };
-    const auto remove = [&] {
-        for (uint32_t i = 0; !status && i < n; ++i)
-            own->remove(ids[i]);
-    };
-    bounded::within({"a load", size, kCaseBudget, kFreeNs}, load, remove);
+    cost_begin();
+    const lk_status status =
+        lk_snapshot_load_memory(own->cache(), nullptr, data, size, kCaseSequences, ids, &n);
+    cost_expect("a load", size, kCaseBudget, kFreeNs);
     for (uint32_t i = 0; !status && i < n; ++i)
         use(own, ids[i]);
-    remove();
+    for (uint32_t i = 0; !status && i < n; ++i)
+        own->remove(ids[i]);
     const lk_cache_stats after = stats_of(*own);
     require(after.n_sequences == 0 && after.n_tokens == 0 && after.payload_bytes == 0 &&
             after.recent_bytes == 0 && after.metadata_bytes == 0);
@@ -83,10 +78,9 @@ void check_all(const uint8_t *data, size_t size) {
     for (const std::unique_ptr<SnapshotCase> &own : caches.cases)
         check(own.get(), data, size);
     lk_snapshot *snapshot = nullptr;
-    const lk_status status = bounded::within(
-        {"an inspection", size, 0, 0},
-        [&] { return lk_snapshot_open_memory(data, size, &snapshot); },
-        [&] { lk_snapshot_close(&snapshot); });
+    cost_begin();
+    const lk_status status = lk_snapshot_open_memory(data, size, &snapshot);
+    cost_expect("an inspection", size, 0, 0);
     require((status == LK_OK) == (snapshot != nullptr));
     lk_snapshot_close(&snapshot);
 }

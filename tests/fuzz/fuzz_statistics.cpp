@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bounded.h"
+#include "cost/cost.h"
 #include "mutate.h"
 
 namespace {
@@ -33,10 +33,9 @@ std::vector<uint8_t> write(const lk_calibrator *calibrator) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lk_calibrator *calibrator = nullptr;
-    const lk_status status = bounded::within(
-        {"statistics", size, 0, 0},
-        [&] { return lk_calibrator_from_bytes(data, size, &calibrator); },
-        [&] { lk_calibrator_destroy(&calibrator); });
+    cost_begin();
+    const lk_status status = lk_calibrator_from_bytes(data, size, &calibrator);
+    cost_expect("statistics", size, 0, 0);
     require((status == LK_OK) == (calibrator != nullptr));
     if (status != LK_OK)
         return 0;
