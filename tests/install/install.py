@@ -50,7 +50,8 @@ target_link_libraries(consumer lowkey::lowkey)
 target_link_libraries(consumer_static lowkey::lowkey_static)
 ''')
     prefix = next(root.rglob('include/lowkey')).parents[1]
-    run('cmake', '-G', 'Ninja', '-S', str(source), '-B', str(build), f'-DCMAKE_PREFIX_PATH={prefix}', CC=' '.join(compiler))
+    run('cmake', '-G', 'Ninja', '-S', str(source), '-B', str(build), f'-DCMAKE_PREFIX_PATH={prefix}',
+        CC=' '.join(compiler))
     run('cmake', '--build', str(build))
     run(str(build / 'consumer'))
     expect_archive(str(build / 'consumer_static'))
