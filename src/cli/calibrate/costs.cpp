@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/calibrate/costs.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -32,13 +35,12 @@ std::string make_texts(const CostRequest &request) {
     return texts;
 }
 
-// FNV-1a of the weights and of all that the documents depend on.
+// XXH3 of the weights and of all that the documents depend on, each seeded with the one before.
 std::uint64_t fingerprint(const CostRequest &request) {
-    std::uint64_t hash = 0xcbf29ce484222325u;
+    std::uint64_t hash = 0;
     for (const std::string &bytes :
          {read_file(request.model), make_texts(request), std::to_string(request.context_tokens)})
-        for (const char c : bytes)
-            hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+        hash = XXH3_64bits_withSeed(bytes.data(), bytes.size(), hash);
     return hash;
 }
 
