@@ -113,8 +113,8 @@ void attention_matches_reference(void **) {
 void check_shapes(const std::vector<Case> &cases) {
     Paths paths;
     int failures = 0;
-    for (size_t i = 0; i < cases.size(); i += g_short ? kEvery : 1)
-        failures += paths.check(cases[i]);
+    for (const Case &c : every_case(cases, g_short ? kEvery : 1))
+        failures += paths.check(c);
     assert_int_equal(failures, 0);
 }
 void common_shapes_match_reference(void **) { check_shapes(common_cases()); }

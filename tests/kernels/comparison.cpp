@@ -10,6 +10,10 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <deque>
+#include <future>
+#include <memory>
+#include <thread>
 
 namespace {
 
@@ -17,20 +21,45 @@ constexpr int kMostFailures = 20;
 
 }  // namespace
 
-Comparison::Comparison(const Device &device)
-    : reference_(LK_CPU_REFERENCE_ONLY, 0), device_(device) {}
+// A case without its device.
+struct Comparison::Expectation {
+    explicit Expectation(const Case &c) : scene(c), spoiled(c) {
+        spoiled.spoil_queries();
+        const Scene absolute(c, SceneValues::kMagnitudes);
+        HostDevice reference(LK_CPU_REFERENCE_ONLY, 1);
+        Outputs magnitudes;
+        if (run_scene(scene, reference.device(), &outputs, &message) &&
+            run_scene(absolute, reference.device(), &magnitudes, &message))
+            bound = std::make_unique<TensorCoreBound>(scene, outputs, magnitudes);
+    }
 
-void Comparison::check(const Case &c) {
-    current_case() = describe(c);
-    const std::string message = run(c);
-    ++n_cases_;
-    if (message.empty())
-        return;
-    ++n_failures_;
-    print_error("%s\n  %s\n", message.c_str(), describe(c).c_str());
+    const Scene scene;
+    Scene spoiled;
+    Outputs outputs;
+    std::unique_ptr<TensorCoreBound> bound;
+    std::string message;  // of a reference that failed
+};
+
+void Comparison::check(const std::vector<Case> &cases) {
+    const size_t n_ahead = std::max(2u, std::thread::hardware_concurrency());
+    std::deque<std::future<std::unique_ptr<Expectation>>> ahead;
+    size_t next = 0;
+    for (const Case &c : cases) {
+        for (; next < cases.size() && ahead.size() < n_ahead; ++next)
+            ahead.push_back(std::async(std::launch::async, [&cases, next] {
+                return std::make_unique<Expectation>(cases[next]);
+            }));
+        current_case() = describe(c);
+        const std::string message = run(*ahead.front().get());
+        ahead.pop_front();
+        ++n_cases_;
+        if (message.empty())
+            continue;
+        print_error("%s\n  %s\n", message.c_str(), describe(c).c_str());
+        if (++n_failures_ >= kMostFailures)
+            return;
+    }
 }
-
-bool Comparison::goes_on() const { return n_failures_ < kMostFailures; }
 
 void Comparison::finish() const {
     print_message(
@@ -40,33 +69,27 @@ void Comparison::finish() const {
     assert_int_equal(n_failures_, 0);
 }
 
-std::string Comparison::run(const Case &c) {
-    const Scene scene(c);
-    const Scene absolute(c, SceneValues::kMagnitudes);
-    Outputs expected, magnitudes, first, second;
+std::string Comparison::run(const Expectation &expectation) {
+    if (!expectation.bound)
+        return expectation.message;
+    Outputs first, second;
     std::string message;
-    if (!run_scene(scene, reference_.device(), &expected, &message) ||
-        !run_scene(absolute, reference_.device(), &magnitudes, &message))
-        return message;
     {
-        PlacedScene placed(scene, device_);
+        PlacedScene placed(expectation.scene, device_);
         if (!placed.run(&first, &message) || !placed.run(&second, &message))
             return message;
     }
     if (!(first == second))
         return "two runs differ";
-    const TensorCoreBound bound(scene, expected, magnitudes);
-    const TensorCoreBound::Closeness close = bound.measure(first);
+    const TensorCoreBound::Closeness close = expectation.bound->measure(first);
     most_.output = std::max(most_.output, close.output);
     most_.spread = std::max(most_.spread, close.spread);
     most_.lse = std::max(most_.lse, close.lse);
-    message = bound.compare(first);
+    message = expectation.bound->compare(first);
     if (!message.empty())
         return message;
-    Scene spoiled(c);
-    spoiled.spoil_queries();
-    if (!run_scene(spoiled, device_, &second, &message))
+    if (!run_scene(expectation.spoiled, device_, &second, &message))
         return message;
-    message = spoiled.restore_spoiled(expected, &second);
-    return message.empty() ? bound.compare(second) : message;
+    message = expectation.spoiled.restore_spoiled(expectation.outputs, &second);
+    return message.empty() ? expectation.bound->compare(second) : message;
 }

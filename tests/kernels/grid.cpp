@@ -382,3 +382,10 @@ std::vector<Case> page_cases() {
                     }
     return all;
 }
+
+std::vector<Case> every_case(const std::vector<Case> &cases, size_t n) {
+    std::vector<Case> some;
+    for (size_t i = 0; i < cases.size(); i += n)
+        some.push_back(cases[i]);
+    return some;
+}

@@ -25,8 +25,7 @@ constexpr size_t kEvery = 5;
 void check_shapes(const std::vector<Case> &cases) {
     VulkanDevice vulkan(g_mask);
     Comparison comparison(vulkan.device());
-    for (size_t i = 0; i < cases.size(); i += g_full ? 1 : kEvery)
-        comparison.check(cases[i]);
+    comparison.check(every_case(cases, g_full ? 1 : kEvery));
     comparison.finish();
 }
 void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
@@ -37,9 +36,7 @@ void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 void attention_matches_reference(void **) {
     VulkanDevice vulkan(g_mask);
     Comparison comparison(vulkan.device());
-    for (const Case &c : covering_cases(g_full ? Grid::kWhole : Grid::kShort, 0))
-        if (comparison.goes_on())
-            comparison.check(c);
+    comparison.check(covering_cases(g_full ? Grid::kWhole : Grid::kShort, 0));
     comparison.finish();
 }
 

@@ -22,8 +22,7 @@ bool g_full = false;
 void check_shapes(const std::vector<Case> &cases, size_t every) {
     VulkanDevice vulkan(0);
     Comparison comparison(vulkan.device());
-    for (size_t i = 0; i < cases.size(); i += g_full ? 1 : every)
-        comparison.check(cases[i]);
+    comparison.check(every_case(cases, g_full ? 1 : every));
     comparison.finish();
 }
 void plain_pages_match_reference(void **) { check_shapes(common_cases(), 29); }
