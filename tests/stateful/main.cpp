@@ -4,12 +4,16 @@
 // Random caches under random verbs against the model of plain token lists. A failure prints the
 // seed that repeats it alone. --cycle begins again with the first seed after C caches.
 //
-// With --seconds, the process's memory is measured over the second half. CUDA's driver loads a
-// kernel when it is used first, and random plans go on finding kernels that none has used for
-// hours: such a run has all of them loaded at its start (CUDA_MODULE_LOADING=EAGER, unless the
-// environment says otherwise), so that what grows is what the library holds.
+// With --seconds, the process's memory is measured over the second half, without what malloc()
+// keeps of freed memory: that comes and goes by megabytes with the largest of the last caches.
+// CUDA's driver loads a kernel when it is used first, and random plans go on finding kernels that
+// none has used for hours: such a run has all of them loaded at its start
+// (CUDA_MODULE_LOADING=EAGER, unless the environment says otherwise), so that what grows is what
+// the library holds.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <malloc.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -63,6 +67,7 @@ Arguments parse(int argc, char **argv) {
 
 // Resident memory of the process; 0 where the system does not report it.
 uint64_t resident_bytes() {
+    malloc_trim(0);
     std::FILE *file = std::fopen("/proc/self/statm", "r");
     unsigned long long size = 0, resident = 0;
     if (!file || std::fscanf(file, "%llu %llu", &size, &resident) != 2)
