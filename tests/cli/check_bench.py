@@ -141,6 +141,17 @@ def on_devices() -> None:
             expect('LK_E_UNSUPPORTED' in refused.stderr, f'that {backend} has no device is said by name')
 
 
+def pinned() -> None:
+    """A process that may use one CPU has no row of more threads."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        rows = measured('--plans', 'fp16')
+    finally:
+        os.sched_setaffinity(0, cpus)
+    expect([row['threads'] for row in rows] == [1], 'one thread on one CPU')
+
+
 def on_cpu() -> None:
     measured('--plans', 'fp16,kivi2')
     batches = measured('--plans', 'fp16', '--batch', '1,3', '--threads', '1')
@@ -151,6 +162,6 @@ def on_cpu() -> None:
     run('bench', '--mix', '60,30,10', '--chunk', '8', code=2)
 
 
-PARTS = {'bench': [on_cpu, whole_plans, shrinking, searching, snapshot_speed], 'bindings': [through_bindings],
+PARTS = {'bench': [on_cpu, pinned, whole_plans, shrinking, searching, snapshot_speed], 'bindings': [through_bindings],
          'devices': [on_devices]}
 check(*PARTS[sys.argv[3]])

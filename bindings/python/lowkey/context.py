@@ -104,7 +104,7 @@ class Context:
 
     backend       "cpu", "cuda" or "vulkan"
     device_index  among the devices of the backend
-    n_threads     CPU: worker threads, the caller's one included; 0 = all of the machine
+    n_threads     CPU: worker threads, the caller's one included; 0 = all CPUs that the process may use
     cpu_mask      LK_CPU_* bits: instruction sets that are not used
     log           called with (level, message), from any thread that calls lowkey; it may not call lowkey
     log_level     messages up to this level are sent: "error", "warning", "info" or "debug"

@@ -182,7 +182,7 @@ BenchRow bench_subject(const BenchOptions &options, const Subject &subject, std:
 std::vector<std::uint32_t> thread_counts(const BenchOptions &options) {
     if (options.device.n_threads != 0)
         return {options.device.n_threads};
-    const std::uint32_t all = std::max(1u, std::thread::hardware_concurrency());
+    const std::uint32_t all = llama::usable_cpus();
     return all == 1 || options.times_requests ? std::vector<std::uint32_t>{all}
                                               : std::vector<std::uint32_t>{1, all};
 }

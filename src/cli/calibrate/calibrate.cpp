@@ -263,7 +263,8 @@ void add_calibrate(CLI::App &app, int &exit_code) {
                         "from it");
     add_pass_options(*command, *options);
     command
-        ->add_option("--threads", options->device.n_threads, "CPU threads, 0 = all of the machine")
+        ->add_option("--threads", options->device.n_threads,
+                     "CPU threads, 0 = all CPUs that the process may use")
         ->capture_default_str()
         ->check(CLI::Range(0u, 1024u));
     command->add_flag("--json", options->json, "print JSON");

@@ -72,7 +72,8 @@ void DeviceOptions::add_to(CLI::App &command) {
     command.add_option("--device", device, "cpu, cuda or vulkan; cuda:N and vulkan:N for device N")
         ->capture_default_str()
         ->check(check_device);
-    command.add_option("--threads", n_threads, "CPU threads, 0 = all of the machine")
+    command
+        .add_option("--threads", n_threads, "CPU threads, 0 = all CPUs that the process may use")
         ->capture_default_str()
         ->check(CLI::Range(0u, 1024u));
 }

@@ -39,7 +39,7 @@ using Attention = std::function<void(std::uint32_t layer, std::uint32_t n_tokens
 
 class Model {
   public:
-    // Throws Error. n_threads 0 = all of the machine.
+    // Throws Error. n_threads 0 = usable_cpus().
     Model(const std::string &path, unsigned n_threads);
     unsigned n_threads() const { return workers_.n_threads(); }
 

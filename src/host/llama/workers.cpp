@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers.h"
 
-#include <algorithm>
+#include <lowkey/context.h>
+
+#include "handles.h"
 
 namespace llama {
 
+unsigned usable_cpus() {
+    lk_device_info info = initialised(lk_device_info_init);
+    check(lk_device_get(0, &info));
+    return info.n_threads;
+}
+
 Workers::Workers(unsigned n_threads) {
     if (n_threads == 0)
-        n_threads = std::max(1u, std::thread::hardware_concurrency());
+        n_threads = usable_cpus();
     for (unsigned i = 1; i < n_threads; ++i)
         threads_.emplace_back([this] { serve(); });
 }

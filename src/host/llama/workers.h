@@ -14,10 +14,13 @@
 
 namespace llama {
 
+// CPUs of the process's affinity mask and of the quotas of its control groups, at least 1.
+unsigned usable_cpus();
+
 // One loop at a time; the caller works too. Bodies must not throw.
 class Workers {
   public:
-    explicit Workers(unsigned n_threads);  // the caller's included; 0 = all of the machine
+    explicit Workers(unsigned n_threads);  // the caller's included; 0 = usable_cpus()
     ~Workers();
     Workers(const Workers &) = delete;
     Workers &operator=(const Workers &) = delete;
