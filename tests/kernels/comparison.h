@@ -13,8 +13,8 @@ class Comparison {
   public:
     explicit Comparison(const Device &device) : device_(device) {}
 
-    // The cases in order, up to the one after which too many have failed. All CPUs make scenes and
-    // run the reference ahead of the device, which takes most of the time.
+    // The cases in order, up to the one after which too many have failed. All CPUs make the scenes
+    // and run the reference, which takes most of the time, ahead of the device.
     void check(const std::vector<Case> &cases);
     // Tells how close it was; fails the test when a case did.
     void finish() const;
