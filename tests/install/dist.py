@@ -76,10 +76,14 @@ def parts(temp):
 
     def count(work):
         path = work.out / 'count'
+        objects = work.compiled('objects') / 'a.o'
+        reused.append(objects.exists())
+        objects.touch()
         (work.folder / 'calls').open('a').write('x')
         path.write_text((work.folder / 'calls').read_text())
         return [path]
 
+    reused = []
     part('fails', fail)
     part('counts', count)
     out = ('--out', temp / 'dist')
@@ -98,6 +102,9 @@ def parts(temp):
     status, said = call(*out, '--twice', 'source', 'counts')
     if status != 1 or 'differs when it is made twice: count' not in said or said.count('the same bytes twice') != 1:
         yield f'a part that differs gives status {status}: {said}'
+    call(*out, 'counts')
+    if reused != [False, False, True]:
+        yield f'what was compiled before is used: {reused}'
     if not (temp / 'dist/out/SHA256SUMS').exists():
         yield 'making a part twice loses the files of others'
     (temp / 'dist/out/lowkey-1.2.3.tar.xz').write_bytes(b'forged')

@@ -146,7 +146,7 @@ class _Registry:
 
 def _package(work: Workspace, stage: pathlib.Path, name: str, env: dict[str, str]) -> pathlib.Path:
     """The file that `cargo publish` would upload; a warning of its dry run is a fault."""
-    target = work.kept('cargo-target')
+    target = work.compiled('cargo-target')
     said = run('sh', '-c', 'exec "$@" 2>&1', 'sh', 'cargo', 'publish', '--dry-run', '--no-verify', '--allow-dirty',
                '--registry', 'made', '--target-dir', target, '-p', name, cwd=stage, env=env, capture=True)
     warnings = [line for line in said.splitlines() if line.startswith('warning:') and 'due to dry run' not in line]

@@ -55,7 +55,7 @@ def compiled(work: Workspace, name: str, archs: str, compiler: str, linked: list
 
 def objects(work: Workspace, name: str, archs: str, compiler: str, found: list[str], is_cross: bool) -> pathlib.Path:
     """The folder of object files. It is kept for as long as no file of the kernels changes: they compile for minutes."""
-    folder = work.kept(f'kernels-{name}-{_state(archs, compiler)}')
+    folder = work.compiled(f'kernels-{name}-{_state(archs, compiler)}')
     if not (folder / 'whole').exists():
         tree, build = work.tree(f'kernels-{name}'), work.scratch(f'kernels-{name}-build')
         cross = ['--cross-file', tree / 'tests/cross/aarch64-linux-gnu.ini'] if is_cross else []

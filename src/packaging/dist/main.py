@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -66,7 +67,8 @@ def run_parts(work: Workspace, parts: list[str], verb: str) -> dict[str, dict]:
 
 
 def make_twice(work: Workspace, parts: list[str]) -> dict[str, dict]:
-    """Make parts twice in the same empty folder. Files of other parts are set aside meanwhile."""
+    """Make parts twice in the same empty folder, each file compiled anew. Files of other parts are set aside meanwhile."""
+    os.environ['CCACHE_RECACHE'] = '1'
     aside = work.folder / 'aside'
     if not aside.exists():
         work.out.rename(aside)
@@ -74,7 +76,8 @@ def make_twice(work: Workspace, parts: list[str]) -> dict[str, dict]:
         made = []
         for _ in range(2):
             shutil.rmtree(work.out, ignore_errors=True)
-            shutil.rmtree(work.folder / 'scratch', ignore_errors=True)
+            for name in ('scratch', 'compiled'):
+                shutil.rmtree(work.folder / name, ignore_errors=True)
             work.out.mkdir()
             made.append(run_parts(work, parts, 'made'))
         for path in work.out.iterdir():

@@ -34,7 +34,7 @@ class Toolchain:
         self.folder = _environment(work, (ZIG, *MESON, *packages))
         self.python = self.folder / 'bin/python'
         self.env = {'PATH': f'{self.folder}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/cuda/bin',
-                    'ZIG_GLOBAL_CACHE_DIR': str(work.kept('zig-cache'))}
+                    'ZIG_GLOBAL_CACHE_DIR': str(work.compiled('zig-cache'))}
 
     def run(self, *command: object, capture: bool = False, cwd: pathlib.Path | None = None) -> str:
         """Run a program of the environment, or another one with the environment's in PATH."""

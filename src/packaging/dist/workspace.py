@@ -93,6 +93,12 @@ class Workspace:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def compiled(self, name: str) -> pathlib.Path:
+        """A folder for what is compiled from the sources, kept between runs; --twice begins each time without it."""
+        folder = self.folder / 'compiled' / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def archive(self) -> pathlib.Path:
         """The source archive, which all packages are made from. It follows the tree."""
         path = self.out / f'lowkey-{self.version}.tar.xz'
