@@ -1,7 +1,6 @@
 // Safetensors files from untrusted bytes, through the reader that hosts use: no crash and no cost
-// beyond the bound; what is
-// accepted lies in the file, and its floats can be read. Bytes without a length of their own are
-// tried as a header too.
+// beyond the bound; what is accepted lies in the file, and its floats can be read. Bytes without a
+// length of their own are tried as a header too.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "llama/safetensors.h"
