@@ -9,7 +9,9 @@
 namespace lk {
 namespace cuda {
 
-namespace {
+// The namespace has a name because nvcc would put the number of its own process into the symbols of
+// these templates otherwise, and no two builds would give the same bytes.
+namespace instance {
 
 constexpr int kStrips = LK_CUDA_HEAD_DIM / 16;
 
@@ -59,10 +61,12 @@ cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
                                     : launch<Method, kKind, false>(args, stream);
 }
 
-}  // namespace
+}  // namespace instance
 
 template <>
-cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
+cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
+                                                        cudaStream_t stream) {
+    using namespace instance;
     if (args.kind == kDecodeF8)
         return launch_both<BySplitK<kStrips, kDecodeF8>, kDecodeF8>(args, stream);
     if (args.kind == kDecodeF16)
