@@ -194,15 +194,15 @@ LK_API lk_status lk_chunk_attention_init(lk_chunk_attention *options, size_t str
  * The call allocates memory, which the budget counts: up to 16 MiB, or the bytes of one KV head of
  * one chosen layer for 64 query rows, 512 bytes for each chunk. Memory and scores stay until the
  * sequence is removed or the request is cancelled or replaced. Scores also end when the sequence is
- * truncated within the context or its chunks are assigned classes. Forks and snapshots have no
- * request and no scores.
+ * truncated within the context, its chunks are assigned classes or a step lays chunks out. Forks
+ * and snapshots have no request and no scores.
  *
  * lk_step_begin() of that step returns LK_E_ARGUMENT, and the request stays, if the step has fewer
  * new tokens than the query, if it has a draft tree for this sequence, if the context does not end
- * before the query, or if the context leaves out some of the chunks that lk_chunks_assign() has
- * reordered. lk_attend() and lk_step_replay() return LK_E_STATE in a captured graph. After a
- * discard, or a commit that keeps none of the sequence's tokens, the request applies to the next
- * step.
+ * before the query, or if the context leaves out some of the chunks that lk_chunks_assign() or
+ * this step has reordered. lk_attend() and lk_step_replay() return LK_E_STATE in a captured graph.
+ * After a discard, or a commit that keeps none of the sequence's tokens, the request applies to the
+ * next step.
  *
  * Errors, nothing is changed: LK_E_ARGUMENT, LK_E_NOT_FOUND (sequence, layer), LK_E_UNSUPPORTED
  * (a chosen layer has a sliding window, or all layers have), LK_E_BUSY (a step is open), LK_E_STATE
@@ -237,7 +237,8 @@ enum {
 
 /* Keep a sequence's tokens at 16 bits from the next step on, until lk_chunks_assign() or
  * LK_DEFER_OFF. The budget counts their bytes. Packed pages stay packed. A fork has the mode of its
- * parent.
+ * parent. Any mode but LK_DEFER_OFF forgets pending classes (lk_chunks_assign()): their chunks stay
+ * at 16 bits.
  *
  * Errors: LK_E_ARGUMENT (mode), LK_E_NOT_FOUND, LK_E_UNSUPPORTED (the cache's plan has no chunks),
  * LK_E_BUSY (a step is open). */
@@ -264,12 +265,35 @@ LK_API lk_status lk_sequence_defer(lk_cache *cache, lk_sequence id, lk_defer mod
  * The cache frees the old blocks when all new ones are complete, so during the call the budget must
  * hold both, and up to two blocks at 16 bits. Forks keep the blocks that they share.
  *
+ * Scores that need no keys (BM25, embeddings, the host's own) are known before the prefill. Then
+ * assign the classes first: n_context_tokens may be more than the sequence has, and the classes of
+ * chunks that are still to come are pending. Each lk_step_begin() with the sequence lays out the
+ * blocks whose chunks are all committed and have left the recent tokens. Other chunks wait at 16
+ * bits for the rest of their block: with reorder fewer than a block of each class, and fewer than a
+ * block of chunks that fill none. The first lk_step_begin() after token n_context_tokens lays out
+ * the rest. Classes, order and bytes of pages are then those of an assignment at the end of the
+ * context.
+ *
+ * A prefill in steps of S tokens thus needs the final bytes, S tokens at 16 bits in all layers, and
+ * a few blocks more; lk_plan_chunk_prefill_bytes() tells the budget. S = n_context_tokens / layers
+ * makes S tokens as large as the context in one layer: 4096 tokens of 131072 in 32 layers. A step
+ * that has the whole context keeps all of it at 16 bits until the next step: cut it into steps. If
+ * the budget does not hold the new blocks next to the old ones, lk_step_begin() lays out fewer
+ * chunks at once, then reclaims bytes, else returns LK_E_BUDGET; the next one goes on. The host has
+ * submitted the commands of recorded steps (LK_QUEUE_VULKAN_RECORD) before a step begins.
+ *
+ * Pending classes end a deferral. Discards and truncations keep them and forks have them: the next
+ * tokens are the context's. Another lk_chunks_assign() replaces them; chunks that have a class
+ * already get the new one at once. A snapshot leaves them out: a loaded sequence has the chunks
+ * that were laid out and LK_DEFER_REFUSE, and the host assigns the classes again.
+ *
  * A truncation within the context keeps the chunks before it. Pages that lose chunks are
  * dequantized: their remaining chunks stay at 16 bits, with the values of their codes. Forks and
  * snapshots have the classes and the order of the sequence.
  *
- * n_context_tokens  tokens of the context, sinks included; at most the sequence's length
- * n_chunks          whole chunks of the context, at least as many as have classes already; may be 0
+ * n_context_tokens  tokens of the context, sinks included; more than the sequence's length if they
+ *                   are still to come
+ * n_chunks          whole chunks of the context, at least as many as are laid out already; may be 0
  * classes           [n_chunks]
  * scores            [n_chunks], a higher score is more relevant; NULL: later chunks rank higher
  *
@@ -286,7 +310,9 @@ LK_API lk_status lk_chunks_assign(lk_cache *cache, lk_sequence id, uint64_t n_co
  * lk_chunks_assign() then packs chunks, wider ones too, from their 16-bit values, byte for byte as
  * a first assignment would; so does a truncation with the chunks that remain in their pages. There
  * are no originals of chunks that were packed before (LK_DEFER_PACK), that a window has partly
- * freed, or that a later call adds to the context. Forks share originals. A snapshot has neither
+ * freed, or that a later call adds to the context. Originals of pending chunks are copied as the
+ * chunks are laid out; the first assignment allocates them all. There are none of chunks that come
+ * after a fork or a truncation. Forks share originals. A snapshot has neither
  * originals nor their budget.
  *
  * budget_bytes  at most the 16-bit bytes of the context's pages are needed; with a smaller budget
@@ -299,8 +325,8 @@ LK_API lk_status lk_chunks_retain(lk_cache *cache, lk_sequence id, uint64_t budg
 /* The chunks of a sequence. */
 typedef struct lk_chunks_info {
     uint32_t size;           /* sizeof(lk_chunks_info) */
-    uint32_t n_chunks;       /* chunks with classes; before an assignment, the whole chunks of all
-                              * tokens */
+    uint32_t n_chunks;       /* chunks with classes, while classes are pending those that have come;
+                              * before an assignment, the whole chunks of all tokens */
     uint32_t chunk_tokens;   /* of each chunk */
     uint32_t is_assigned;    /* 1 after an assignment */
     lk_defer deferral;       /* mode that lk_sequence_defer() or an assignment has set */
@@ -311,6 +337,10 @@ typedef struct lk_chunks_info {
     uint32_t n_narrower;     /* kept narrower than assigned, because they have no originals */
     uint64_t first_token;    /* of the first chunk: the number of sinks */
     uint64_t retained_bytes; /* of originals in host memory, which forks share */
+    uint32_t n_pending;      /* chunks of a context that is still to come that are not in a block
+                              * with a class, as they or others of the block have not come; 0 once
+                              * the whole context is laid out */
+    uint32_t reserved;       /* 0 */
 } lk_chunks_info;
 
 /* Set all to zero. Errors: LK_E_ARGUMENT. */

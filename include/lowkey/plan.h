@@ -428,14 +428,31 @@ LK_API lk_status lk_chunk_mix_init(lk_chunk_mix *mix, size_t struct_bytes);
  * mix          its chunks and the sinks are at most n_tokens tokens
  * out          starts from its init. n_blocks counts blocks below 16 bits; bits_per_value and
  *              bytes_per_token count blocks of all classes, raw ones included, and are 0 without
- *              any; cache_bytes is the least budget that holds this state. Before the assignment
- *              the cache holds more: the context at 16 bits
+ *              any; cache_bytes is the least budget that holds this state. Before an assignment
+ *              that follows the prefill, the cache holds more: the context at 16 bits
  *
  * Errors: as lk_plan_bytes(), LK_E_ARGUMENT (a plan without chunks, a mix of more than n_tokens
  * tokens). */
 LK_API lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
                                      uint32_t step_tokens, const lk_chunk_mix *mix,
                                      lk_plan_size *out);
+
+/* A budget with which the state of lk_plan_chunk_bytes() is reached if lk_chunks_assign() comes
+ * before the prefill. The bytes suffice for every order of the classes in the context: the final
+ * state, the new tokens of a step at 16 bits in all layers, and for each sequence at most
+ * recent_tokens + 5 blocks of tokens that wait at 16 bits. All sequences grow at the same time, in
+ * steps of step_tokens tokens for each sequence, up to n_tokens tokens in a cache with
+ * max_sequences = n_sequences and max_step_tokens = n_sequences x step_tokens, without flags.
+ *
+ * step_tokens   of each sequence; the context's tokens divided by the model's layers make the
+ *               tokens of a step as large as one layer of the context
+ * mix           as in lk_plan_chunk_bytes()
+ * budget_bytes  set to the budget
+ *
+ * Errors: as lk_plan_chunk_bytes(). */
+LK_API lk_status lk_plan_chunk_prefill_bytes(const lk_plan *plan, uint64_t n_tokens,
+                                             uint32_t n_sequences, uint32_t step_tokens,
+                                             const lk_chunk_mix *mix, uint64_t *budget_bytes);
 
 /* Write the plan as JSON (docs/PLAN.md).
  *

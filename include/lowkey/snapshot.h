@@ -1,8 +1,9 @@
 /* lowkey: snapshots. A snapshot is sequences of a cache as bytes, which a cache of the same plan
  * can load on any backend: packed pages as they are, 16-bit pages, positions, query statistics, and
  * the deferral, classes and order of chunks (lowkey/chunks.h). A loaded sequence supports every
- * operation that the saved one did. A snapshot leaves out two things: the originals of chunks with
- * their budget, so packed chunks cannot become wider after a load, and requested attention scores.
+ * operation that the saved one did. A snapshot leaves out three things: the originals of chunks
+ * with their budget, so packed chunks cannot become wider after a load, requested attention scores,
+ * and the classes of chunks that are still to come, whose sequence is deferred instead.
  * docs/FORMAT.md, section 16, defines every byte. Snapshots of older versions can be loaded.
  *
  *   lk_snapshot_save_file(cache, 0, NULL, NULL, "chat.lksnap");

@@ -30,8 +30,9 @@ extern "C" {
  * pages, and a commit can drop any of them without loss. */
 #define LK_DRAFT_TOKENS 64
 
-/* Open a step: pack the pages that have left the recent tokens, copy the last block of a sequence
- * if other sequences share it, reserve the bytes of the new tokens. A cache has at most one open
+/* Open a step: pack the pages that have left the recent tokens, lay out chunks whose classes were
+ * pending (lk_chunks_assign()), copy the last block of a sequence if other sequences share it,
+ * reserve the bytes of the new tokens. A cache has at most one open
  * step. Pages stay packed if the step is discarded.
  *
  * queue        orders all work of the step. NULL on the CPU. On CUDA of kind

@@ -501,6 +501,22 @@ lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n
     return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
 }
 
+lk_status lk_plan_chunk_prefill_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
+                                      uint32_t step_tokens, const lk_chunk_mix *mix,
+                                      uint64_t *budget_bytes) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!budget_bytes)
+        return lk::null_argument("budget_bytes");
+    lk_chunk_mix own_mix = {};
+    lk_status status = lk::import_struct(&own_mix, sizeof own_mix, sizeof own_mix, mix, "mix");
+    if (status == LK_OK)
+        status = lk::validate_plan(plan->model);
+    return status == LK_OK ? lk::plan_chunk_prefill_bytes(plan->model, n_tokens, n_sequences,
+                                                          step_tokens, own_mix, budget_bytes)
+                           : status;
+}
+
 lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_bytes,
                           size_t *needed_bytes) {
     const lk::FloatMode mode;

@@ -350,6 +350,53 @@ lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tok
     return fits(*model, n_tokens, step_tokens) ? LK_OK : too_large("n_tokens", n_tokens);
 }
 
+// What sequences with a mix of classes hold: their sinks and blocks of classes, in model->classed.
+struct ClassedState {
+    uint64_t n_blocks;  // with a class, of one sequence
+    uint64_t n_sinks;   // blocks of them, of one sequence
+    uint64_t n_chunks;  // of one sequence
+    Sums sums;          // of all blocks with a class
+};
+
+lk_status count_classed(const Plan &plan, uint64_t n_tokens, const lk_chunk_mix &mix,
+                        SizeModel *model, ClassedState *state, lk_plan_size *out) {
+    LK_TRY(check_mix(plan, n_tokens, mix));
+    *state = {};
+    state->n_sinks = lesser(block_count(plan, n_tokens), sink_blocks(plan));
+    state->n_chunks = chunk_tokens(plan, mix) / plan.chunks.tokens;
+    count_slots(*model, {state->n_sinks, 0, {}, n_tokens, false}, &model->classed);
+    const ChunkBlocks classed = chunk_blocks(plan, mix);
+    for (uint32_t c = 0; c < kChunkClasses; ++c) {
+        const ModelOnHeap one(default_allocator(), plan, LK_CHUNK_LOW + c);
+        if (!one.get())
+            return no_memory();
+        one.get()->n_sequences = model->n_sequences;
+        if (!build_size_model(plan, one.get()))
+            return no_memory();
+        add_class(*one.get(), classed.n[c], &model->classed, &state->sums, out);
+        state->n_blocks += classed.n[c];
+    }
+    return LK_OK;
+}
+
+// Blocks at 16 bits of a sequence whose classes are pending, while its context comes.
+struct PendingBlocks {
+    uint64_t n_held;  // while a step appends: chunks that wait, recent tokens and the step's own
+    uint64_t n_laid;  // one more sequence's while its chunks are laid out next to the old blocks
+};
+
+// With reorder up to block_chunks - 1 chunks of each class, and of those that stay at 16 bits, wait
+// for others; the last of them, with the tokens that share their block, are laid out anew, next to
+// a block where tokens are collected.
+PendingBlocks pending_blocks(const Plan &plan, uint32_t step_tokens) {
+    const uint64_t chunk = plan.chunks.tokens;
+    const uint64_t page = plan.page_tokens;
+    const bool waits = plan.chunks.reorder && chunk < page;
+    const uint64_t waiting = waits ? (kChunkClasses + 1) * (page - chunk) : 0;
+    const uint64_t rest = waiting + plan.recent_tokens + std::max(chunk, page) - 1;
+    return {ceil_div(rest + step_tokens, page), waits ? ceil_div(waiting, page) + 1 : 0};
+}
+
 }  // namespace
 
 lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
@@ -358,48 +405,54 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
     if (!handle.get())
         return no_memory();
     SizeModel &model = *handle.get();
-    lk_status status = build_model(n_tokens, n_sequences, step_tokens, &model);
-    if (status == LK_OK)
-        status = check_mix(plan, n_tokens, mix);
-    if (status != LK_OK)
-        return status;
-    const ChunkBlocks classed = chunk_blocks(plan, mix);
+    ClassedState classed;
+    LK_TRY(build_model(n_tokens, n_sequences, step_tokens, &model));
+    LK_TRY(count_classed(plan, n_tokens, mix, &model, &classed, out));
     const uint64_t total = block_count(plan, n_tokens);
-    ReplayBlocks blocks = {total, 0, {}, n_tokens, false};
-    SlotCounts &slots = model.classed;
-    count_slots(model, blocks, &slots);
-    Sums sums = {};
-    uint64_t n_classed = 0;
-    for (uint32_t c = 0; c < kChunkClasses; ++c) {
-        const ModelOnHeap one(default_allocator(), plan, LK_CHUNK_LOW + c);
-        if (!one.get())
-            return no_memory();
-        one.get()->n_sequences = n_sequences;
-        if (!build_size_model(plan, one.get()))
-            return no_memory();
-        add_class(*one.get(), classed.n[c], &slots, &sums, out);
-        n_classed += classed.n[c];
-    }
-    slots.remove(model.recent_block, n_classed * n_sequences);
     const uint64_t sequences = n_sequences;
-    const uint64_t sinks = lesser(total, sink_blocks(plan));
-    const uint64_t n_chunks = chunk_tokens(plan, mix) / plan.chunks.tokens;
+    const uint64_t n_raw = total - classed.n_sinks - classed.n_blocks;
+    const Sums &sums = classed.sums;
+    model.classed.add(model.recent_block, n_raw * sequences);
     out->payload_bytes = sums.payload;
     out->metadata_bytes = sums.metadata;
-    out->recent_bytes =
-        sums.raw + sequences * (sink_bytes(plan, sinks) +
-                                (total - sinks - n_classed) * recent_block_bytes(plan));
+    out->recent_bytes = sums.raw + sequences * (sink_bytes(plan, classed.n_sinks) +
+                                                n_raw * recent_block_bytes(plan));
     if (sums.values) {
         const auto bytes = static_cast<double>(sums.payload + sums.metadata + sums.raw);
         out->bits_per_value = bytes * 8 / static_cast<double>(sums.values);
         out->bytes_per_token =
-            bytes / static_cast<double>(n_classed * sequences * plan.page_tokens);
+            bytes / static_cast<double>(classed.n_blocks * sequences * plan.page_tokens);
     }
     out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
     out->table_bytes = fixed_and_scores(plan, sequences, step_tokens) + block_tables(model, total) +
-                       (n_chunks ? sequences * chunks_bytes(n_chunks) : 0);
-    out->cache_bytes =
-        out->table_bytes + slots.extents(model.families) * LK_EXTENT_BYTES + spare_bytes(plan);
+                       (classed.n_chunks ? sequences * chunks_bytes(classed.n_chunks) : 0);
+    out->cache_bytes = out->table_bytes + model.classed.extents(model.families) * LK_EXTENT_BYTES +
+                       spare_bytes(plan);
+    return LK_OK;
+}
+
+lk_status plan_chunk_prefill_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                                   uint32_t step_tokens, const lk_chunk_mix &mix, uint64_t *out) {
+    const ModelOnHeap handle(default_allocator(), plan);
+    if (!handle.get())
+        return no_memory();
+    SizeModel &model = *handle.get();
+    ClassedState classed;
+    lk_plan_size unused = {};
+    LK_TRY(build_model(n_tokens, n_sequences, step_tokens, &model));
+    LK_TRY(count_classed(plan, n_tokens, mix, &model, &classed, &unused));
+    const uint64_t sequences = n_sequences;
+    const uint64_t total = block_count(plan, n_tokens);
+    const PendingBlocks pending = pending_blocks(plan, step_tokens);
+    const uint64_t n_raw = std::max(pending.n_held, total - classed.n_sinks - classed.n_blocks);
+    const uint64_t n_blocks = classed.n_sinks + classed.n_blocks + n_raw;
+    model.classed.add(model.recent_block, n_raw * sequences + pending.n_laid);
+    const uint64_t lists = (sequences + 1) * chunks_bytes(classed.n_chunks) +
+                           sequences * pending_bytes(classed.n_chunks);
+    const uint64_t tables = block_tables(model, n_blocks) + pending.n_laid * block_bytes(plan) +
+                            table_capacity(n_blocks) * kLinkBytes;
+    *out = fixed_and_scores(plan, sequences, step_tokens) + lists + tables +
+           model.classed.extents(model.families) * LK_EXTENT_BYTES + spare_bytes(plan);
     return LK_OK;
 }
 

@@ -180,6 +180,8 @@ uint64_t sequence_stat_bytes(const Plan &plan);
 
 // Chunks of a sequence that have classes: their order and the class assigned to each.
 constexpr uint64_t chunks_bytes(uint64_t n_chunks) { return 128 + n_chunks * 5; }
+// Classes of chunks that are still to come: order, width and class of each.
+constexpr uint64_t pending_bytes(uint64_t n_chunks) { return 192 + n_chunks * 6; }
 
 // Counted from lk_cache_create() on.
 inline uint64_t fixed_bytes(const Plan &plan, uint64_t max_sequences, uint64_t max_step_tokens) {

@@ -287,6 +287,8 @@ inline lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequ
 // Of a plan with chunks.
 lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                            uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out);
+lk_status plan_chunk_prefill_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                                   uint32_t step_tokens, const lk_chunk_mix &mix, uint64_t *out);
 // The width of the rung at which a layer's budget leaves it with so many tokens (layer_budget.h).
 lk_status plan_rung(const Plan &plan, uint32_t layer, uint64_t n_tokens, uint32_t n_sequences,
                     uint32_t step_tokens, uint32_t *rung);

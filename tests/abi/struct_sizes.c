@@ -356,7 +356,7 @@ OFFSET(lk_chunk_attention, n_layers, 16);
 OFFSET(lk_chunk_attention, reserved, 20);
 OFFSET(lk_chunk_attention, layers, 24);
 
-SIZE(lk_chunks_info, 56);
+SIZE(lk_chunks_info, 64);
 OFFSET(lk_chunks_info, size, 0);
 OFFSET(lk_chunks_info, n_chunks, 4);
 OFFSET(lk_chunks_info, chunk_tokens, 8);
@@ -369,5 +369,7 @@ OFFSET(lk_chunks_info, n_wider, 32);
 OFFSET(lk_chunks_info, n_narrower, 36);
 OFFSET(lk_chunks_info, first_token, 40);
 OFFSET(lk_chunks_info, retained_bytes, 48);
+OFFSET(lk_chunks_info, n_pending, 56);
+OFFSET(lk_chunks_info, reserved, 60);
 
 int main(void) { return 0; }

@@ -5,6 +5,7 @@
 
 #include "cache_rig.h"
 #include "core/pages/ladders.h"
+#include "core/pages/pack.h"
 
 namespace {
 
@@ -149,7 +150,7 @@ void packing_reclaims_what_it_takes(void **) {
     rig.step(other, 16);
     rig.grow(sequence, 16 + 32 + 32);
     rig.cache->ledger.limit_bytes = rig.cache->ledger.used_bytes();
-    assert_int_equal(lk::pack_with_reclaim(rig.cache, sequence), LK_E_BUDGET);
+    assert_int_equal(lk::pack_with_reclaim(rig.cache, sequence, lk::pack_due_blocks), LK_E_BUDGET);
     assert_int_equal(sequence->block(1)->n_packed, 0);
     uint32_t n_calls = 0;
     rig.cache->desc.max_budget_bytes = UINT64_MAX;
@@ -159,12 +160,12 @@ void packing_reclaims_what_it_takes(void **) {
         pressure->budget_bytes += pressure->shortfall_bytes;
         return lk_pressure_action{LK_PRESSURE_BUDGET};
     };
-    assert_int_equal(lk::pack_with_reclaim(rig.cache, sequence), LK_OK);
+    assert_int_equal(lk::pack_with_reclaim(rig.cache, sequence, lk::pack_due_blocks), LK_OK);
     assert_true(n_calls > 0);
     assert_int_equal(sequence->block(1)->n_packed, 2);
     rig.device().packs = kDeviceFails;
     rig.step(sequence, 32);
-    assert_int_equal(lk::pack_with_reclaim(rig.cache, sequence), LK_E_DEVICE);
+    assert_int_equal(lk::pack_with_reclaim(rig.cache, sequence, lk::pack_due_blocks), LK_E_DEVICE);
     rig.device().packs = {};
 }
 

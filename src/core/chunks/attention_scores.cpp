@@ -5,6 +5,7 @@
 
 #include "core/cache.h"
 #include "core/chunks/chunks.h"
+#include "core/chunks/pending.h"
 #include "core/memory/table_space.h"
 
 #include <lowkey/chunks.h>
@@ -225,7 +226,7 @@ lk_status check_attention_scores(const lk_cache *cache, const StepSequence &memb
                     "the query of sequence %llu begins at token %llu, before the end of the "
                     "scored context at %llu",
                     id, ull{query}, ull{end});
-    const uint32_t n_ordered = member.sequence->chunks ? member.sequence->chunks->size() : 0;
+    const uint32_t n_ordered = chunks_of_next_step(cache, *member.sequence);
     const ChunkRule &rule = cache->plan.model.chunks;
     if (n_ordered && rule.reorder &&
         (attention->chunk_tokens != rule.tokens || attention->n_chunks < n_ordered))

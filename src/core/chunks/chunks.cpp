@@ -3,6 +3,7 @@
 
 #include "core/cache.h"
 #include "core/chunks/order.h"
+#include "core/chunks/pending.h"
 #include "core/chunks/retain.h"
 #include "core/memory/table_space.h"
 
@@ -52,6 +53,7 @@ void release_chunks(lk_cache *cache, ChunkList *chunks) {
 lk_status copy_chunks(lk_cache *cache, const Sequence &from, Sequence *to) {
     to->deferral = from.deferral;
     share_originals(from, to);
+    LK_TRY(copy_pending(cache, from, to));
     if (!from.chunks)
         return LK_OK;
     const uint32_t n = from.chunks->size();

@@ -5,6 +5,7 @@
 #include "core/chunks/chunks.h"
 #include "core/chunks/lay_out.h"
 #include "core/chunks/order.h"
+#include "core/chunks/pending.h"
 #include "core/chunks/retain.h"
 
 namespace lk {
@@ -27,10 +28,9 @@ void forget_chunks(lk_cache *cache, Sequence *sequence) {
 
 void trim_chunks(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     ChunkList *chunks = sequence->chunks;
-    if (!chunks)
-        return;
     const uint64_t n = count_chunks(cache, n_tokens);
-    if (n >= chunks->size())
+    cut_pending(sequence, n);
+    if (!chunks || n >= chunks->size())
         return;
     while (chunks->size() > n) {
         chunks->order.pop();

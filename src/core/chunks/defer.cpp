@@ -4,6 +4,7 @@
 #include "core/cache.h"
 #include "core/chunks/chunks.h"
 #include "core/chunks/order.h"
+#include "core/chunks/pending.h"
 #include "core/pages/pack.h"
 
 namespace lk {
@@ -11,7 +12,8 @@ namespace lk {
 uint64_t first_to_pack(const lk_cache *cache, const Sequence &sequence) {
     const Plan &plan = cache->plan.model;
     const uint64_t sinks = sink_blocks(plan);
-    if (sequence.deferral != LK_DEFER_OFF || (sequence.chunks && plan.chunks.hold))
+    if (sequence.deferral != LK_DEFER_OFF || sequence.pending ||
+        (sequence.chunks && plan.chunks.hold))
         return UINT64_MAX;
     if (!sequence.chunks)
         return sinks;
@@ -69,6 +71,10 @@ lk_status defer(lk_cache *cache, lk_sequence id, lk_defer mode) {
                     "a step is open: commit or discard it before sequence %llu is deferred",
                     ull{id});
     sequence->deferral = mode;
+    if (mode == LK_DEFER_OFF)
+        return LK_OK;
+    release_pending(cache, sequence->pending);
+    sequence->pending = nullptr;
     return LK_OK;
 }
 

@@ -1,14 +1,20 @@
 // What hosts read of the chunks of a sequence.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+
 #include "core/cache.h"
 #include "core/chunks/chunks.h"
 #include "core/chunks/order.h"
+#include "core/chunks/pending.h"
 #include "core/chunks/retain.h"
 
 namespace lk {
 
 namespace {
+
+constexpr size_t kOldestInfo = offsetof(lk_chunks_info, n_pending);
 
 // The class that a block keeps its chunks at, as hosts know it.
 lk_chunk_class stored_class(const lk_cache *cache, const CacheBlock &block) {
@@ -41,24 +47,32 @@ lk_status describe(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
     Sequence *sequence;
     LK_TRY(find_chunked(cache, id, &sequence));
     const ChunkList *chunks = sequence->chunks;
+    const PendingChunks *pending = sequence->pending;
     const ChunkShape shape(cache->plan.model);
-    const uint64_t n_chunks = chunks ? chunks->size() : count_chunks(cache, sequence->length);
+    const uint64_t n_present = count_chunks(cache, sequence->length);
+    const uint64_t n_listed = chunks ? chunks->size() : 0;
+    const uint64_t n_chunks = pending  ? std::min<uint64_t>(n_present, pending->size())
+                              : chunks ? n_listed
+                                       : n_present;
     lk_chunks_info found{};
     found.n_chunks = static_cast<uint32_t>(n_chunks);
     found.chunk_tokens = shape.chunk_tokens;
     found.deferral = sequence->deferral;
-    found.is_assigned = chunks != nullptr;
+    found.is_assigned = chunks || pending;
     found.first_token = first_chunk_token(cache);
     found.retained_bytes = sequence->originals ? sequence->originals->bytes.size() : 0;
     const bool has_lists = lists.assigned || lists.stored || lists.order;
     const bool fits = !has_lists || lists.capacity >= n_chunks;
+    uint32_t n_packed = 0;
     for (uint32_t p = 0; p < n_chunks; ++p) {
-        const uint32_t chunk = chunks ? chunks->order[p] : p;
-        const lk_chunk_class assigned =
-            chunks ? chunks->assigned[chunk] : lk_chunk_class{LK_CHUNK_NONE};
+        const uint32_t chunk = p < n_listed ? chunks->order[p] : p;
+        const lk_chunk_class assigned = pending        ? pending->assigned[chunk]
+                                        : p < n_listed ? chunks->assigned[chunk]
+                                                       : lk_chunk_class{LK_CHUNK_NONE};
         const uint64_t block = sink_blocks(cache->plan.model) + shape.block_of_index(p);
         const lk_chunk_class stored = stored_class(cache, *sequence->block(block));
         count_chunk(assigned, stored, &found);
+        n_packed += width_of(cache, *sequence->block(block)) != kAt16Bits;
         if (fits && lists.assigned)
             lists.assigned[chunk] = assigned;
         if (fits && lists.stored)
@@ -66,9 +80,10 @@ lk_status describe(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
         if (fits && lists.order)
             lists.order[p] = chunk;
     }
+    found.n_pending = pending ? pending->size() - n_packed : 0;
     if (info) {
         const lk_status exported =
-            export_struct(info, &found, sizeof found, sizeof found, "chunks_info");
+            export_struct(info, &found, sizeof found, kOldestInfo, "chunks_info");
         if (exported)
             return exported;
     }
@@ -83,7 +98,7 @@ lk_status describe(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
 }  // namespace lk
 
 extern "C" lk_status lk_chunks_info_init(lk_chunks_info *info, size_t struct_bytes) {
-    return lk::init_struct(info, struct_bytes, sizeof(lk_chunks_info), "chunks_info");
+    return lk::init_struct(info, struct_bytes, lk::kOldestInfo, "chunks_info");
 }
 
 extern "C" lk_status lk_chunks_get(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,

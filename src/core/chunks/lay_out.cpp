@@ -7,6 +7,7 @@
 #include "core/chunks/lay_out.h"
 
 #include "core/cache.h"
+#include "core/chunks/attention_scores.h"
 #include "core/chunks/chunks.h"
 #include "core/chunks/order.h"
 #include "core/chunks/retain.h"
@@ -510,6 +511,23 @@ lk_status lay_chunks(lk_cache *cache, Sequence *sequence, const NewLayout &layou
     sequence->chunks = chunks;
     sequence->first_open = sink_blocks(cache->plan.model);
     unsettle_layers(cache);
+    return LK_OK;
+}
+
+lk_status lay_context(lk_cache *cache, Sequence *sequence, const ChunkOrder &order,
+                      const uint8_t *assigned) {
+    const ChunkShape shape(cache->plan.model);
+    const auto n_chunks = static_cast<uint32_t>(order.order.size());
+    Array<TokenRun> tail(cache->context->allocator);
+    // Tokens that share the last block with chunks go with them.
+    const uint64_t end = first_chunk_token(cache) + uint64_t{n_chunks} * shape.chunk_tokens;
+    const uint64_t n_after = sequence->length > end ? sequence->length - end : 0;
+    const uint64_t space = shape.block_tokens - shape.token_of_index(n_chunks);
+    if (space < shape.block_tokens)
+        LK_TRY(list_tail(cache, n_chunks, n_after < space ? n_after : space, &tail));
+    LK_TRY(lay_chunks(cache, sequence, {order, tail, assigned, sequence->length}));
+    if (sequence->attention_scores && sequence->attention_scores->n_scored)
+        drop_attention_scores(cache, sequence);
     return LK_OK;
 }
 

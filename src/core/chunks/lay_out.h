@@ -30,6 +30,10 @@ struct NewLayout {
 // blocks are made next to the old ones, which go when all are there: on failure nothing has
 // changed. LK_E_BUDGET, LK_E_NOMEM, LK_E_DEVICE.
 lk_status lay_chunks(lk_cache *cache, Sequence *sequence, const NewLayout &layout);
+// The same for all chunks of an order and the sequence's tokens after them; attention scores by
+// indices of before end.
+lk_status lay_context(lk_cache *cache, Sequence *sequence, const ChunkOrder &order,
+                      const uint8_t *assigned);
 
 }  // namespace lk
 

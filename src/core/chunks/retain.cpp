@@ -43,11 +43,13 @@ uint64_t context_blocks(const lk_cache *cache, uint32_t n_chunks) {
     return ceil_div(uint64_t{n_chunks} * plan.chunks.tokens, plan.page_tokens);
 }
 
-lk_status download_blocks(lk_cache *cache, Sequence *sequence, Originals *originals) {
+// The blocks [first, end) that have an offset.
+lk_status download_blocks(lk_cache *cache, Sequence *sequence, Originals *originals, uint64_t first,
+                          uint64_t end) {
     Array<SlotCopy> copies(cache->context->allocator);
     const uint64_t sinks = sink_blocks(cache->plan.model);
     lk_status status = leave_recording(cache);
-    for (uint64_t r = 0; !status && r < originals->offsets.size(); ++r) {
+    for (uint64_t r = first; !status && r < end; ++r) {
         if (originals->offsets[r] == kNoOriginal)
             continue;
         status = list_copies(cache, *sequence->block(sinks + r),
@@ -56,6 +58,34 @@ lk_status download_blocks(lk_cache *cache, Sequence *sequence, Originals *origin
             status = cache->device->download(copies.data(), static_cast<uint32_t>(copies.size()));
     }
     return status;
+}
+
+// Where a window has taken pages, the others stay as they are.
+bool has_values(const lk_cache *cache, const Sequence &sequence, uint64_t index) {
+    const CacheBlock &block = *sequence.block(sink_blocks(cache->plan.model) + index);
+    return is_raw_block(cache->formats, block) && !has_absent_pages(block);
+}
+
+// Originals of a context of n_chunks chunks, with space for n_kept blocks and without offsets.
+lk_status make_originals(lk_cache *cache, const Sequence &sequence, uint32_t n_chunks,
+                         uint64_t n_kept, Originals **out) {
+    const Allocator &allocator = cache->context->allocator;
+    const uint64_t n_blocks = context_blocks(cache, n_chunks);
+    uint64_t bytes = 0;
+    if (!checked_mul(n_kept, original_block_bytes(cache), &bytes) || bytes > sequence.retain_bytes)
+        return fail(LK_E_BUDGET,
+                    "originals of %u chunks need %llu bytes, %llu may be retained for sequence "
+                    "%llu",
+                    n_chunks, ull{bytes}, ull{sequence.retain_bytes}, ull{sequence.id});
+    auto *made = create<Originals>(allocator, allocator);
+    if (!made || !made->offsets.resize(n_blocks) || !made->bytes.resize(bytes)) {
+        destroy(allocator, made);
+        return fail(LK_E_NOMEM, "no memory for originals of %llu bytes", ull{bytes});
+    }
+    for (uint64_t &offset : made->offsets)
+        offset = kNoOriginal;
+    *out = made;
+    return LK_OK;
 }
 
 void release(lk_cache *cache, Originals *originals) {
@@ -69,37 +99,50 @@ lk_status keep_originals(lk_cache *cache, Sequence *sequence, uint32_t n_chunks,
     *out = nullptr;
     if (!sequence->retain_bytes || sequence->chunks || !n_chunks)
         return LK_OK;
-    const Allocator &allocator = cache->context->allocator;
     const uint64_t n_blocks = context_blocks(cache, n_chunks);
-    const uint64_t each = original_block_bytes(cache);
-    auto *made = create<Originals>(allocator, allocator);
-    if (!made || !made->offsets.resize(n_blocks)) {
-        destroy(allocator, made);
-        return fail(LK_E_NOMEM, "no memory for the originals of %llu blocks", ull{n_blocks});
-    }
+    uint64_t n_kept = 0;
+    for (uint64_t r = 0; r < n_blocks; ++r)
+        n_kept += has_values(cache, *sequence, r);
+    Originals *made = nullptr;
+    LK_TRY(make_originals(cache, *sequence, n_chunks, n_kept, &made));
     uint64_t bytes = 0;
-    for (uint64_t r = 0; r < n_blocks; ++r) {
-        const CacheBlock &block = *sequence->block(sink_blocks(cache->plan.model) + r);
-        // Where a window has taken pages, the others stay as they are.
-        const bool is_kept = is_raw_block(cache->formats, block) && !has_absent_pages(block);
-        made->offsets[r] = is_kept ? bytes : kNoOriginal;
-        bytes += made->offsets[r] == kNoOriginal ? 0 : each;
-    }
-    lk_status status = LK_OK;
-    if (bytes > sequence->retain_bytes)
-        status = fail(LK_E_BUDGET,
-                      "originals of %u chunks need %llu bytes, %llu may be retained for sequence "
-                      "%llu",
-                      n_chunks, ull{bytes}, ull{sequence->retain_bytes}, ull{sequence->id});
-    else if (!made->bytes.resize(bytes))
-        status = fail(LK_E_NOMEM, "no memory for originals of %llu bytes", ull{bytes});
-    if (!status)
-        status = download_blocks(cache, sequence, made);
+    for (uint64_t r = 0; r < n_blocks; ++r)
+        if (has_values(cache, *sequence, r)) {
+            made->offsets[r] = bytes;
+            bytes += original_block_bytes(cache);
+        }
+    const lk_status status = download_blocks(cache, sequence, made, 0, n_blocks);
     if (status)
-        destroy(allocator, made);
+        destroy(cache->context->allocator, made);
     else
         *out = made;
     return status;
+}
+
+lk_status open_originals(lk_cache *cache, const Sequence &sequence, uint32_t n_chunks,
+                         Originals **out) {
+    *out = nullptr;
+    return sequence.retain_bytes && n_chunks
+               ? make_originals(cache, sequence, n_chunks, context_blocks(cache, n_chunks), out)
+               : LK_OK;
+}
+
+bool may_retain(const lk_cache *cache, const Sequence &sequence, uint32_t n_before,
+                uint32_t n_chunks) {
+    return sequence.originals && sequence.originals->n_holders == 1 &&
+           sequence.n_retained == n_before &&
+           !ChunkShape(cache->plan.model).token_of_index(n_before) &&
+           context_blocks(cache, n_chunks) <= sequence.originals->offsets.size();
+}
+
+lk_status add_originals(lk_cache *cache, Sequence *sequence, uint32_t n_before, uint32_t n_chunks) {
+    Originals *originals = sequence->originals;
+    const uint64_t first = context_blocks(cache, n_before);
+    const uint64_t end = context_blocks(cache, n_chunks);
+    for (uint64_t r = first; r < end; ++r)
+        originals->offsets[r] =
+            has_values(cache, *sequence, r) ? r * original_block_bytes(cache) : kNoOriginal;
+    return download_blocks(cache, sequence, originals, first, end);
 }
 
 bool has_original(const lk_cache *cache, const Sequence &sequence, uint32_t chunk) {

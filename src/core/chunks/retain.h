@@ -22,6 +22,17 @@ constexpr uint64_t kNoOriginal = UINT64_MAX;
 // Copy the blocks of n_chunks chunks in their order; *out is null where nothing is to be retained.
 // LK_E_BUDGET (beyond the sequence's retain_bytes), LK_E_NOMEM, LK_E_DEVICE.
 lk_status keep_originals(lk_cache *cache, Sequence *sequence, uint32_t n_chunks, Originals **out);
+// Space for the originals of n_chunks pending chunks, which add_originals() copies as they come;
+// *out is null where nothing is to be retained. LK_E_BUDGET, LK_E_NOMEM.
+lk_status open_originals(lk_cache *cache, const Sequence &sequence, uint32_t n_chunks,
+                         Originals **out);
+// Are the chunks from n_before to n_chunks the next ones to be retained? Not after forks or
+// truncations, nor where a list of chunks was there before.
+bool may_retain(const lk_cache *cache, const Sequence &sequence, uint32_t n_before,
+                uint32_t n_chunks);
+// Copy the blocks of chunks n_before to n_chunks, which lie in their order. LK_E_NOMEM,
+// LK_E_DEVICE.
+lk_status add_originals(lk_cache *cache, Sequence *sequence, uint32_t n_before, uint32_t n_chunks);
 // Does the sequence have the original of a chunk?
 bool has_original(const lk_cache *cache, const Sequence &sequence, uint32_t chunk);
 // Bring a block of them, counted from the sinks on, to a 16-bit block. LK_E_NOMEM, LK_E_DEVICE.

@@ -94,12 +94,12 @@ lk_status reclaim(lk_cache *cache, uint64_t shortfall_bytes) {
     return cache->desc.flags & LK_CACHE_EVICT && evict(cache) ? LK_OK : LK_E_BUDGET;
 }
 
-lk_status pack_with_reclaim(lk_cache *cache, Sequence *sequence) {
+lk_status pack_with_reclaim(lk_cache *cache, Sequence *sequence, PackingWork work) {
     for (;;) {
-        const lk_status status = pack_due_blocks(cache, sequence);
+        const lk_status status = work(cache, sequence);
         const lk_status reclaimed = status == LK_E_BUDGET ? reclaim(cache, LK_EXTENT_BYTES) : LK_OK;
         if (reclaimed == LK_E_BUDGET)
-            return pack_due_blocks(cache, sequence);
+            return work(cache, sequence);
         if (status != LK_E_BUDGET || reclaimed)
             return reclaimed ? reclaimed : status;
     }

@@ -12,9 +12,10 @@ namespace lk {
 // One round, by the first of them that frees bytes. LK_E_BUDGET, without a sentence, when none
 // does.
 lk_status reclaim(lk_cache *cache, uint64_t shortfall_bytes);
-// Pack what is due of a sequence, with bytes reclaimed where packing takes some. LK_E_BUDGET when
-// they do not suffice.
-lk_status pack_with_reclaim(lk_cache *cache, Sequence *sequence);
+// Pack what is due of a sequence (pack_due_blocks(), lay_pending()), with bytes reclaimed where
+// packing takes some. LK_E_BUDGET when they do not suffice.
+using PackingWork = lk_status (*)(lk_cache *cache, Sequence *sequence);
+lk_status pack_with_reclaim(lk_cache *cache, Sequence *sequence, PackingWork work);
 
 }  // namespace lk
 

@@ -4,6 +4,7 @@
 #include "core/cache.h"
 #include "core/chunks/attention_scores.h"
 #include "core/chunks/chunks.h"
+#include "core/chunks/pending.h"
 #include "core/chunks/retain.h"
 #include "core/sequence/shared_query_stats.h"
 
@@ -36,6 +37,7 @@ void free_sequence(lk_cache *cache, Sequence *sequence) {
     release_query_stats(cache, sequence->query_stats);
     drop_attention_scores(cache, sequence);
     release_chunks(cache, sequence->chunks);
+    release_pending(cache, sequence->pending);
     drop_originals(cache, sequence);
     cache->ledger.table_bytes -= sequence->block_table.capacity() * kLinkBytes;
     destroy(cache->context->allocator, sequence);

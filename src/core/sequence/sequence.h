@@ -11,6 +11,7 @@ namespace lk {
 struct AttentionScores;
 struct ChunkList;
 struct Originals;
+struct PendingChunks;
 class QueryStats;
 
 struct Sequence {
@@ -26,10 +27,11 @@ struct Sequence {
     uint64_t stats_blocks = UINT64_MAX;           // blocks that they are still to be cut to
     AttentionScores *attention_scores = nullptr;  // of lk_chunks_score_attention()
     lk_defer deferral = LK_DEFER_OFF;
-    uint64_t retain_bytes = 0;       // of originals in host memory, at most
-    Originals *originals = nullptr;  // null without
-    uint32_t n_retained = 0;         // chunks that they are of
-    ChunkList *chunks = nullptr;     // null until classes are assigned
+    uint64_t retain_bytes = 0;         // of originals in host memory, at most
+    Originals *originals = nullptr;    // null without
+    uint32_t n_retained = 0;           // chunks that they are of
+    ChunkList *chunks = nullptr;       // null until classes are assigned
+    PendingChunks *pending = nullptr;  // classes of chunks that are still to come; null without
 
     CacheBlock *block(uint64_t i) { return static_cast<CacheBlock *>(block_table[i]); }
     const CacheBlock *block(uint64_t i) const {

@@ -299,7 +299,8 @@ lk_status Writer::put_sequence(const Sequence &sequence) {
     record.flags = stats && stats->has_folded() ? kHasFolded : 0;
     record.flags |= sequence.chunks ? kHasChunks : 0;
     record.n_chunks = sequence.chunks ? sequence.chunks->size() : 0;
-    record.deferral = sequence.deferral;
+    // The host assigns pending classes again.
+    record.deferral = sequence.pending ? lk_defer{LK_DEFER_REFUSE} : sequence.deferral;
     lk_status status = chunk(ChunkKind::kSequence, sequence_bytes(record),
                              [&](uint8_t *to) { return fill_sequence(record, sequence, to); });
     size_t ordinal = 0;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
 #include "core/chunks/attention_scores.h"
+#include "core/chunks/pending.h"
 #include "core/memory/reclaim.h"
 #include "core/memory/reserve.h"
+#include "core/pages/pack.h"
 #include "core/sequence/copy_on_write.h"
 #include "core/sequence/windows.h"
 #include "core/step/faults.h"
@@ -159,10 +161,13 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     LK_TRY(plan_step(cache, args));
     LK_TRY(reserve_query_stats(cache));
     LK_TRY(reserve_attention_scores(cache));
+    // Chunks are laid out outside of the host's commands, before the step has its queue.
+    for (const StepSequence &member : step.sequences)
+        LK_TRY(pack_with_reclaim(cache, member.sequence, lay_pending));
     LK_TRY(cache->device->set_queue(from ? &queue : nullptr));
     LK_TRY(cache->stat_queue.flush());
     for (const StepSequence &member : step.sequences)
-        LK_TRY(pack_with_reclaim(cache, member.sequence));
+        LK_TRY(pack_with_reclaim(cache, member.sequence, pack_due_blocks));
     for (const StepSequence &member : step.sequences)
         free_hidden_pages(cache, member.sequence);
     LK_TRY(reserve_blocks(cache));
