@@ -211,8 +211,8 @@ func (s *Sequence) Defer(mode Defer) error {
 }
 
 // AssignChunks gives the chunks of the first contextTokens tokens their classes, and ends a
-// deferral; see lk_chunks_assign. To fill pages, chunks with higher scores are widened first; nil:
-// later chunks are.
+// deferral; see lk_chunks_assign. Tokens of the context may be still to come: its chunks are packed as
+// they come. To fill pages, chunks with higher scores are widened first; nil: later chunks are.
 func (s *Sequence) AssignChunks(contextTokens uint64, classes []ChunkClass, scores []float32) error {
 	if scores != nil && len(scores) != len(classes) {
 		return refuse(fmt.Sprintf("%d scores for %d chunks", len(scores), len(classes)))
@@ -240,6 +240,7 @@ type Chunks struct {
 	Wider         uint32 // chunks kept wider than assigned, to fill pages or after a truncation
 	Narrower      uint32 // chunks kept narrower than assigned, because their 16-bit values are gone
 	RetainedBytes uint64
+	Pending       uint32       // chunks of a context that is still to come whose classes are not laid out yet
 	Assigned      []ChunkClass // the class of each chunk that AssignChunks got
 	Stored        []ChunkClass // the class at whose width each chunk is kept
 	Order         []uint32     // the chunk at each position
@@ -265,7 +266,7 @@ func (s *Sequence) Chunks() (Chunks, error) {
 	chunks.ChunkTokens, chunks.FirstToken = uint32(info.chunk_tokens), uint64(info.first_token)
 	chunks.IsAssigned, chunks.Deferral = info.is_assigned != 0, Defer(info.deferral)
 	chunks.Wider, chunks.Narrower = uint32(info.n_wider), uint32(info.n_narrower)
-	chunks.RetainedBytes = uint64(info.retained_bytes)
+	chunks.RetainedBytes, chunks.Pending = uint64(info.retained_bytes), uint32(info.n_pending)
 	return chunks, nil
 }
 

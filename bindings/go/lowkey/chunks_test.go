@@ -65,6 +65,25 @@ func TestChunksAreScoredByAttentionAndKeptByClass(t *testing.T) {
 	take(t, sequence, 1)
 }
 
+func TestClassesComeBeforeTheContext(t *testing.T) {
+	cache := newCache(t, "cocktail")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	check(t, sequence.AssignChunks(context, all(ChunkLow), nil))
+	if before := must[Chunks](t)(sequence.Chunks()); !before.IsAssigned || before.Pending != chunks {
+		t.Fatal(before)
+	}
+	take(t, sequence, context/2)
+	take(t, sequence, context/2)
+	if half := must[Chunks](t)(sequence.Chunks()).Pending; half == 0 || half >= chunks {
+		t.Fatal(half)
+	}
+	take(t, sequence, 1)
+	kept := must[Chunks](t)(sequence.Chunks())
+	if kept.Pending != 0 || kept.Stored[0] != ChunkLow {
+		t.Fatal(kept)
+	}
+}
+
 func TestRetainedOriginalsGiveChunksTheirWidthBack(t *testing.T) {
 	cache, wide := newCache(t, "cocktail"), newCache(t, "fp16")
 	plain := must[*Sequence](t)(wide.AddSequence())
@@ -96,7 +115,7 @@ func TestMisuseOfChunksIsRefused(t *testing.T) {
 	sequence := deferred(t, cache)
 	wants(t, sequence.Defer(7), Argument, "7")
 	wants(t, sequence.AssignChunks(context, all(ChunkLow), []float32{1}), Argument, "1 scores for 12 chunks")
-	wants(t, sequence.AssignChunks(context+1, all(ChunkLow), nil), Argument, "")
+	wants(t, sequence.AssignChunks(context+32, all(ChunkLow), nil), Argument, "")
 	wants(t, sequence.AssignChunks(context, all(ChunkNone), nil), Argument, "")
 	nan := make([]float32, chunks)
 	nan[3] = float32(math.NaN())
@@ -187,7 +206,12 @@ func TestPlansHaveChunksAndKeyScales(t *testing.T) {
 	if size := must[PlanSize](t)(plan.ChunkBytes(context, 1, 256, mix)); size.Blocks == 0 || size.CacheBytes == 0 {
 		t.Fatal(size)
 	}
+	if bytes := must[uint64](t)(plan.ChunkPrefillBytes(context, 1, 256, mix)); bytes == 0 {
+		t.Fatal(bytes)
+	}
 	_, err := plan.ChunkBytes(context-1, 1, 256, mix)
+	wants(t, err, Argument, "")
+	_, err = plan.ChunkPrefillBytes(context-1, 1, 256, mix)
 	wants(t, err, Argument, "")
 	wants(t, plan.SetChunks(ChunkRule{ChunkTokens: 32, LowBits: 3, MiddleBits: 4, HighBits: 16}), Argument, "3")
 	check(t, plan.SetChunks(ChunkRule{}))

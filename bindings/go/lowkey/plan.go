@@ -506,17 +506,34 @@ func (p *Plan) BytesWithWindowed(tokens uint64, sequences, stepTokens uint32) (P
 // ChunkMix is how many chunks of a context have each class.
 type ChunkMix struct{ Low, Middle, High uint32 }
 
+func (m ChunkMix) raw() C.lk_chunk_mix {
+	var counts C.lk_chunk_mix
+	C.lk_chunk_mix_init(&counts, C.sizeof_lk_chunk_mix)
+	counts.n_low, counts.n_middle = C.uint32_t(m.Low), C.uint32_t(m.Middle)
+	counts.n_high = C.uint32_t(m.High)
+	return counts
+}
+
 // ChunkBytes is the same as Bytes after the chunks of all contexts got their first classes; see
 // lk_plan_chunk_bytes.
 func (p *Plan) ChunkBytes(tokens uint64, sequences, stepTokens uint32, mix ChunkMix) (PlanSize, error) {
-	var counts C.lk_chunk_mix
-	C.lk_chunk_mix_init(&counts, C.sizeof_lk_chunk_mix)
-	counts.n_low, counts.n_middle = C.uint32_t(mix.Low), C.uint32_t(mix.Middle)
-	counts.n_high = C.uint32_t(mix.High)
+	counts := mix.raw()
 	return p.size(func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status {
 		return C.lk_plan_chunk_bytes(ptr, C.uint64_t(tokens), C.uint32_t(sequences), C.uint32_t(stepTokens), &counts,
 			raw)
 	})
+}
+
+// ChunkPrefillBytes is the budget with which sequences reach the state of ChunkBytes if their classes are
+// assigned before the prefill; see lk_plan_chunk_prefill_bytes.
+func (p *Plan) ChunkPrefillBytes(tokens uint64, sequences, stepTokens uint32, mix ChunkMix) (uint64, error) {
+	counts := mix.raw()
+	var bytes C.uint64_t
+	err := p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_chunk_prefill_bytes(ptr, C.uint64_t(tokens), C.uint32_t(sequences), C.uint32_t(stepTokens),
+			&counts, &bytes)
+	})
+	return uint64(bytes), err
 }
 
 // size runs a call that fills an lk_plan_size.

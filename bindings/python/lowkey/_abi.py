@@ -120,7 +120,7 @@ class ChunksInfo(Structure):
     _fields_ = [('size', c_uint32), ('n_chunks', c_uint32), ('chunk_tokens', c_uint32), ('is_assigned', c_uint32),
                 ('deferral', c_uint32), ('n_low', c_uint32), ('n_middle', c_uint32), ('n_high', c_uint32),
                 ('n_wider', c_uint32), ('n_narrower', c_uint32), ('first_token', c_uint64),
-                ('retained_bytes', c_uint64)]
+                ('retained_bytes', c_uint64), ('n_pending', c_uint32), ('reserved', c_uint32)]
 
 
 class ChanMixLayout(Structure):
@@ -316,6 +316,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_value': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_metadata': (_status, [_p, _u32, _u32]),
     'lk_plan_chunk_bytes': (_status, [_p, _u64, _u32, _u32, _p, _p]),
+    'lk_plan_chunk_prefill_bytes': (_status, [_p, _u64, _u32, _u32, _p, _p]),
     'lk_plan_set_pages': (_status, [_p, _u32]),
     'lk_plan_set_chunks': (_status, [_p, _p]),
     'lk_plan_get_chunks': (_status, [_p, _p]),

@@ -135,6 +135,9 @@ class Sequence:
                       scores: Iterable[float] | None = None) -> None:
         """Give classes to the chunks of the first n_context_tokens tokens, sinks included, and end a deferral.
 
+        Tokens of the context may be still to come: its chunks are then packed as they come, and the sequence never
+        holds the whole context at 16 bits if it comes in steps.
+
         classes  [n_chunks] of "low", "middle" and "high": the whole chunks of the context
         scores   [n_chunks]: to fill pages, chunks with higher scores are widened first; None: later chunks are
 

@@ -10,6 +10,13 @@
     classes, _ = chunks.Quota().classes(scores)
     sequence.assign_chunks(n_context_tokens, classes, scores)
 
+Scores that need no keys come before the prefill, and the context is packed as it comes::
+
+    scores = Bm25().scores(context_ids[32:], query_ids)
+    classes, _ = chunks.Quota().classes(scores)
+    sequence.assign_chunks(len(context_ids), classes, scores)
+    ...                                                # steps of a few thousand tokens
+
 The plan has chunks: the preset "cocktail", or Plan.set_chunks(). Sequence.chunks() has the classes and
 widths of the chunks.
 """
@@ -62,6 +69,7 @@ class Chunks(Fields):
     n_wider         chunks that are kept wider than assigned, to fill pages or after a truncation
     n_narrower      chunks that are kept narrower than assigned, because their 16-bit values are gone
     retained_bytes  bytes of originals in host memory, which forks share
+    n_pending       chunks of a context that is still to come whose classes are not laid out yet
     assigned        the class of each chunk that assign_chunks() got; "none" before
     stored          the class at whose width each chunk is kept; "none" without a class
     order           the chunk at each position, counted from the sinks
@@ -84,6 +92,7 @@ class Chunks(Fields):
     stored: list[str]
     order: list[int]
     is_assigned: bool = False
+    n_pending: int = 0
 
 
 def split(tokens: Sequence[int], chunk_tokens: int = 32, first_token: int = 32) -> list[list[int]]:

@@ -490,6 +490,16 @@ class Plan:
         self._call(self._lk.lk_plan_chunk_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(mix), _abi.byref(raw))
         return PlanSize.of(raw)
 
+    def chunk_prefill_bytes(self, n_tokens: int, n_low: int = 0, n_middle: int = 0, n_high: int = 0, *,
+                            n_sequences: int = 1, step_tokens: int = 512) -> int:
+        """The budget of a Cache that reaches the state of chunk_bytes() if the classes are assigned before the
+        prefill, whatever their order in the context."""
+        mix, budget = self._lk.start(_abi.ChunkMix), ctypes.c_uint64()
+        mix.n_low, mix.n_middle, mix.n_high = n_low, n_middle, n_high
+        self._call(self._lk.lk_plan_chunk_prefill_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(mix),
+                   _abi.byref(budget))
+        return budget.value
+
 
 def as_plan(plan: str | os.PathLike[str] | Plan | PlanSpec, geometry: Geometry) -> Plan:
     """The plan that is meant by a preset's name, the path of a plan's JSON, a PlanSpec or a Plan, for a geometry."""

@@ -76,6 +76,26 @@ def test_originals_give_chunks_their_width_back(cache, budget):
     assert (far < 4e-3) == bool(budget), far
 
 
+def test_classes_come_before_the_context(context):
+    plan = lowkey.Plan.preset('cocktail', WHOLE)
+    classes = ['low'] * 6 + ['high', 'middle'] * 2 + ['low'] * 2
+    budget = plan.chunk_prefill_bytes(CONTEXT + 1, 8, 2, 2, step_tokens=100)
+    assert budget > plan.chunk_bytes(CONTEXT + 1, 8, 2, 2, step_tokens=100).cache_bytes
+    with lowkey.Cache(context, plan, budget, max_sequences=1, max_step_tokens=100) as cache:
+        sequence = cache.add()
+        sequence.assign_chunks(CONTEXT, classes)
+        before = sequence.chunks()
+        assert before.is_assigned and (before.n_pending, before.n_chunks) == (N_CHUNKS, 0)
+        n_pending = []
+        for first in range(0, CONTEXT, 100):
+            run_step(cache, sequence, first + 1, min(100, CONTEXT - first))
+            n_pending.append(sequence.chunks().n_pending)
+        run_step(cache, sequence, 9, 1)
+        kept = sequence.chunks()
+        assert n_pending == sorted(n_pending, reverse=True) and N_CHUNKS > n_pending[-1] > kept.n_pending == 0
+        assert kept.assigned == classes and kept.n_low == 8
+
+
 def test_plan_without_chunks(context):
     with lowkey.Cache(context, 'fp16', '32MiB', geometry=WHOLE) as cache:
         sequence = cache.add()
@@ -90,7 +110,7 @@ def test_plan_without_chunks(context):
     (lambda s: s.assign_chunks(CONTEXT, ['low'] * 12, [1.0]), lowkey.ArgumentError, '1 scores for 12 chunks'),
     (lambda s: s.assign_chunks(CONTEXT, ['best'] * 12), lowkey.ArgumentError, "'best'"),
     (lambda s: s.assign_chunks(CONTEXT, ['none'] * 12), lowkey.ArgumentError, None),
-    (lambda s: s.assign_chunks(CONTEXT + 1, ['low'] * 12), lowkey.ArgumentError, str(CONTEXT + 1)),
+    (lambda s: s.assign_chunks(CONTEXT + 32, ['low'] * 12), lowkey.ArgumentError, str(CONTEXT + 32)),
     (lambda s: s.assign_chunks(-1, ['low'] * 12), lowkey.ArgumentError, '-1'),
     (lambda s: s.assign_chunks(CONTEXT, ['low'] * 12, [float('nan')] * 12), lowkey.DataError, None),
     (lambda s: s.score_attention(chunks.Attention(1, 1, layers=(9,))), lowkey.NotFoundError, '9'),

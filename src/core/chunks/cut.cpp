@@ -28,6 +28,8 @@ void forget_chunks(lk_cache *cache, Sequence *sequence) {
 
 void trim_chunks(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     ChunkList *chunks = sequence->chunks;
+    if (!chunks && !sequence->pending)
+        return;
     const uint64_t n = count_chunks(cache, n_tokens);
     cut_pending(sequence, n);
     if (!chunks || n >= chunks->size())

@@ -53,6 +53,8 @@ pub struct lk_chunks_info {
     pub n_narrower: u32,
     pub first_token: u64,
     pub retained_bytes: u64,
+    pub n_pending: u32,
+    pub reserved: u32,
 }
 
 extern "C" {

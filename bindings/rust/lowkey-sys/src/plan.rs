@@ -153,6 +153,14 @@ extern "C" {
         mix: *const lk_chunk_mix,
         out: *mut lk_plan_size,
     ) -> lk_status;
+    pub fn lk_plan_chunk_prefill_bytes(
+        plan: *const lk_plan,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+        mix: *const lk_chunk_mix,
+        budget_bytes: *mut u64,
+    ) -> lk_status;
     pub fn lk_chunk_rule_init(rule: *mut lk_chunk_rule, struct_bytes: usize) -> lk_status;
     pub fn lk_plan_set_pages(plan: *mut lk_plan, page_tokens: u32) -> lk_status;
     pub fn lk_plan_set_chunks(plan: *mut lk_plan, rule: *const lk_chunk_rule) -> lk_status;

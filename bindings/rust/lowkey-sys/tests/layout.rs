@@ -177,7 +177,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
             middle_bytes, high_bytes }
         lk_chunk_attention { size, chunk_tokens, n_chunks, n_query_tokens, n_layers, reserved, layers }
         lk_chunks_info { size, n_chunks, chunk_tokens, is_assigned, deferral, n_low, n_middle,
-                         n_high, n_wider, n_narrower, first_token, retained_bytes }
+                         n_high, n_wider, n_narrower, first_token, retained_bytes, n_pending, reserved }
         lk_rope { size, pairing, channels, reserved, base, frequencies }
         lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
         lk_pmkvq { size, n_widths, widths, sensitivity, scope, separate_values, key_axis, group, key_scales,

@@ -276,6 +276,8 @@ pub struct Chunks {
     /// Chunks that are kept narrower than assigned, because their 16-bit values are gone.
     pub n_narrower: u32,
     pub retained_bytes: u64,
+    /// Chunks of a context that is still to come whose classes are not laid out yet.
+    pub n_pending: u32,
     /// The class of each chunk that [`Sequence::assign_chunks`] got.
     pub assigned: Vec<Option<ChunkClass>>,
     /// The class at whose width each chunk is kept.
@@ -304,7 +306,8 @@ impl Sequence<'_> {
     }
 
     /// Give the chunks of the first `n_context_tokens` tokens their classes, and end a deferral;
-    /// see `lk_chunks_assign`. To fill pages, chunks with higher scores are widened first; None:
+    /// see `lk_chunks_assign`. Tokens of the context may be still to come: its chunks are packed as
+    /// they come. To fill pages, chunks with higher scores are widened first; None:
     /// later chunks are.
     pub fn assign_chunks(
         &mut self,
@@ -369,6 +372,7 @@ impl Sequence<'_> {
             n_wider: info.n_wider,
             n_narrower: info.n_narrower,
             retained_bytes: info.retained_bytes,
+            n_pending: info.n_pending,
             assigned: classes(&assigned),
             stored: classes(&stored),
             order,

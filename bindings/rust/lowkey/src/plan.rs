@@ -382,10 +382,7 @@ impl Plan {
         step_tokens: u32,
         mix: ChunkMix,
     ) -> Result<PlanSize> {
-        let mut raw_mix = initial(sys::lk_chunk_mix_init)?;
-        raw_mix.n_low = mix.n_low;
-        raw_mix.n_middle = mix.n_middle;
-        raw_mix.n_high = mix.n_high;
+        let raw_mix = mix.raw()?;
         let mut raw = initial(sys::lk_plan_size_init)?;
         unsafe {
             check(sys::lk_plan_chunk_bytes(
@@ -398,6 +395,30 @@ impl Plan {
             ))?
         };
         Ok(PlanSize::of(&raw))
+    }
+
+    /// The budget with which sequences reach the state of [`chunk_bytes`](Self::chunk_bytes) if
+    /// their classes are assigned before the prefill; see `lk_plan_chunk_prefill_bytes`.
+    pub fn chunk_prefill_bytes(
+        &self,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+        mix: ChunkMix,
+    ) -> Result<u64> {
+        let raw_mix = mix.raw()?;
+        let mut budget_bytes = 0;
+        unsafe {
+            check(sys::lk_plan_chunk_prefill_bytes(
+                self.raw,
+                n_tokens,
+                n_sequences,
+                step_tokens,
+                &raw_mix,
+                &mut budget_bytes,
+            ))?
+        };
+        Ok(budget_bytes)
     }
 
     /// The handle of the C interface. The plan keeps it.

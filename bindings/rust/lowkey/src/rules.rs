@@ -1,3 +1,4 @@
+use crate::error::{initial, Result};
 use lowkey_sys as sys;
 
 /// How groups run, which share one range and one minimum.
@@ -165,6 +166,16 @@ pub struct ChunkMix {
     pub n_low: u32,
     pub n_middle: u32,
     pub n_high: u32,
+}
+
+impl ChunkMix {
+    pub(crate) fn raw(self) -> Result<sys::lk_chunk_mix> {
+        let mut raw = initial(sys::lk_chunk_mix_init)?;
+        raw.n_low = self.n_low;
+        raw.n_middle = self.n_middle;
+        raw.n_high = self.n_high;
+        Ok(raw)
+    }
 }
 
 /// The layers or KV heads that a setter changes.

@@ -60,6 +60,24 @@ fn retained_originals_give_chunks_their_width_back() {
 }
 
 #[test]
+fn classes_come_before_the_context() {
+    let rig = Rig::new("cocktail");
+    let cache = rig.cache();
+    let mut sequence = cache.add_sequence().unwrap();
+    sequence.assign_chunks(CONTEXT as u64, &[ChunkClass::Low; CHUNKS], None).unwrap();
+    let before = sequence.chunks().unwrap();
+    assert_eq!((before.is_assigned, before.n_pending), (true, CHUNKS as u32));
+    step(&cache, &sequence, 0..CONTEXT / 2).unwrap();
+    step(&cache, &sequence, CONTEXT / 2..CONTEXT).unwrap();
+    let half = sequence.chunks().unwrap().n_pending;
+    assert!(0 < half && half < CHUNKS as u32, "{}", half);
+    step(&cache, &sequence, CONTEXT..CONTEXT + 1).unwrap();
+    let kept = sequence.chunks().unwrap();
+    assert_eq!(kept.n_pending, 0);
+    assert!(kept.stored.iter().all(|&class| class == Some(ChunkClass::Low)));
+}
+
+#[test]
 fn misuse_of_chunks_is_refused() {
     let (rig, plain) = (Rig::new("cocktail"), Rig::new("fp16"));
     let (cache, without) = (rig.cache(), plain.cache());
@@ -71,7 +89,7 @@ fn misuse_of_chunks_is_refused() {
     let low = [ChunkClass::Low; CHUNKS];
     let error = sequence.assign_chunks(CONTEXT as u64, &low, Some(&[1.0])).unwrap_err();
     assert!(error.sentence.contains("1 scores for 12 chunks"), "{}", error);
-    let error = sequence.assign_chunks(CONTEXT as u64 + 1, &low, None).unwrap_err();
+    let error = sequence.assign_chunks(CONTEXT as u64 + 32, &low, None).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Argument);
     let error = sequence.assign_chunks(CONTEXT as u64 - 1, &low, None).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Argument);

@@ -100,6 +100,9 @@ fn plans_have_chunks_and_key_scales() {
     let mix = ChunkMix { n_low: 8, n_middle: 4, n_high: 0 };
     let size = plan.chunk_bytes(CONTEXT as u64, 1, 256, mix).unwrap();
     assert_eq!((size.n_blocks, size.recent_bytes), (3, 32 * 2 * 2 * 2 * 64 * 2));
+    let budget_bytes = plan.chunk_prefill_bytes(CONTEXT as u64, 1, 256, mix).unwrap();
+    assert!(budget_bytes > size.cache_bytes, "{}", budget_bytes);
+    assert!(plan.chunk_prefill_bytes(CONTEXT as u64 - 1, 1, 256, mix).is_err());
     let error = plan.chunk_bytes(CONTEXT as u64 - 1, 1, 256, mix).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Argument);
     let narrow = ChunkRule { low_bits: 3, ..ChunkRule::default() };
