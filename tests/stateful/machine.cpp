@@ -415,6 +415,7 @@ bool Machine::load() {
     for (uint32_t i = 0; i < n; ++i) {
         live_.push_back(std::make_unique<Live>(Live{ids[i], saved.sequences[i], 0}));
         model_->forget(&live_.back()->tokens);
+        forget_pending(live_.back().get());
     }
     return follow_all(Packs::kNothing);
 }
@@ -452,6 +453,7 @@ bool Machine::dequantize_all() {
         live_[i]->id = ids[i];
         live_[i]->scored_chunks = 0;
         model_->forget(&live_[i]->tokens);
+        forget_pending(live_[i].get());
     }
     return follow_all(Packs::kNothing);
 }
@@ -650,7 +652,12 @@ bool Machine::step() {
         return right && follow_budgets() && follow_all(Packs::kMay) && check_lengths();
     }
     --counts_.operations;
-    if (!expect_status(begun, "begin") || !follow_all(Packs::kMay))
+    if (!expect_status(begun, "begin"))
+        return false;
+    for (const NewTokens &part : parts)
+        if (!follow_pending(part.live))
+            return false;
+    if (!follow_all(Packs::kMay))
         return false;
     bool right = true;
     for (NewTokens &part : parts) {

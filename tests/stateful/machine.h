@@ -97,11 +97,15 @@ class Machine {
     bool use_chunks();
     bool defer(Live *live);
     bool retain(Live *live);
+    bool retain_nothing(Live *live);
     bool assign(Live *live);
     bool check_assigned(const Live &live, const Sequence &before,
                         const std::vector<lk_chunk_class> &classes);
     bool score_attention(Live *live);
     bool check_scores(Live *live, const std::vector<double> &wanted);
+    uint32_t listed_chunks(const Sequence &sequence) const;
+    void forget_pending(Live *live);
+    bool follow_pending(Live *live);
     bool follow(Live *live, Packs packs);
     bool follow_all(Packs packs);
     bool has_window() const;

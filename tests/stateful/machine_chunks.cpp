@@ -87,6 +87,38 @@ void Machine::choose_chunks() {
     require(lk_plan_set_chunks(plan_, &rule) == LK_OK);
 }
 
+// Chunks that lk_chunks_get() lists.
+uint32_t Machine::listed_chunks(const Sequence &sequence) const {
+    const uint32_t n_present = model_->n_chunks(sequence.length);
+    return !sequence.is_assigned     ? n_present
+           : sequence.pending_tokens ? std::min(n_present, sequence.n_listed)
+                                     : sequence.n_listed;
+}
+
+// A snapshot and a deferral leave pending classes out: what the cache still lists has a class.
+void Machine::forget_pending(Live *live) {
+    Sequence &own = live->tokens;
+    if (!own.pending_tokens)
+        return;
+    lk_chunks_info info;
+    require(lk_chunks_info_init(&info, sizeof info) == LK_OK);
+    require(lk_chunks_get(cache_, live->id, &info, 0, nullptr, nullptr, nullptr) == LK_OK);
+    own.pending_tokens = 0;
+    own.is_assigned = info.is_assigned != 0;
+    own.n_listed = own.is_assigned ? info.n_chunks : 0;
+    own.deferral = info.deferral;
+}
+
+// A step has begun: chunks of its sequences may be laid out.
+bool Machine::follow_pending(Live *live) {
+    Sequence &own = live->tokens;
+    if (!own.pending_tokens)
+        return true;
+    if (own.length >= own.pending_tokens)
+        own.pending_tokens = 0;
+    return follow(live, Packs::kAll);
+}
+
 // The model goes on with what the cache keeps, if a verb may have made that of what was there.
 bool Machine::follow(Live *live, Packs packs) {
     if (!has_chunks_)
@@ -94,7 +126,7 @@ bool Machine::follow(Live *live, Packs packs) {
     Sequence &own = live->tokens;
     lk_chunks_info info;
     require(lk_chunks_info_init(&info, sizeof info) == LK_OK);
-    const uint32_t n = own.is_assigned ? own.n_listed : model_->n_chunks(own.length);
+    const uint32_t n = listed_chunks(own);
     std::vector<lk_chunk_class> assigned(n + 1), stored(n + 1);
     std::vector<uint32_t> order(n);
     const lk_status status = lk_chunks_get(cache_, live->id, &info, n, assigned.data(),
@@ -153,25 +185,42 @@ bool Machine::use_chunks() {
 bool Machine::defer(Live *live) {
     live->tokens.deferral = choices_.below(3);
     ++counts_.deferrals;
-    return expect_status(lk_sequence_defer(cache_, live->id, live->tokens.deferral), "defer") &&
+    const lk_defer mode = live->tokens.deferral;
+    if (!expect_status(lk_sequence_defer(cache_, live->id, mode), "defer"))
+        return false;
+    if (mode != LK_DEFER_OFF)
+        forget_pending(live);
+    return expect(live->tokens.deferral == mode, "a sequence has another deferral") &&
            follow(live, Packs::kNothing);
 }
 
 bool Machine::retain(Live *live) {
-    const bool is_kept = choices_.below(3) != 0;
+    const bool is_kept = choices_.below(3) != 0 && !live->tokens.pending_tokens;
     if (!is_kept)
         model_->forget(&live->tokens);
     live->tokens.is_retained = is_kept;
     return expect_status(lk_chunks_retain(cache_, live->id, is_kept ? 64u << 20 : 0), "retain");
 }
 
+bool Machine::retain_nothing(Live *live) {
+    model_->forget(&live->tokens);
+    return expect_status(lk_chunks_retain(cache_, live->id, 0), "retain nothing");
+}
+
 bool Machine::assign(Live *live) {
     Sequence &own = live->tokens;
     const lk::Plan &plan = plan_->model;
-    const uint32_t listed = own.is_assigned ? own.n_listed : 0;
-    const uint32_t n = listed + choices_.below(model_->n_chunks(own.length) - listed + 1);
+    const uint32_t n_present = model_->n_chunks(own.length);
+    const uint32_t listed = own.is_assigned ? listed_chunks(own) : 0;
+    const bool is_ahead = choices_.one_in(3);
+    const uint32_t n = is_ahead ? n_present + 1 + choices_.below(8)
+                                : listed + choices_.below(n_present - listed + 1);
     uint64_t n_context = plan.sink_tokens + uint64_t{n} * plan.chunks.tokens;
-    n_context = std::min<uint64_t>(n_context + choices_.below(plan.chunks.tokens), own.length);
+    n_context += choices_.below(plan.chunks.tokens);
+    if (!is_ahead)
+        n_context = std::min<uint64_t>(n_context, own.length);
+    if (is_ahead && !retain_nothing(live))
+        return false;
     std::vector<lk_chunk_class> classes(n + 1);
     std::vector<float> scores(n + 1);
     const uint32_t bias = choices_.below(4);  // more of one class fill pages
@@ -188,7 +237,8 @@ bool Machine::assign(Live *live) {
     }
     if (status == LK_E_STATE) {
         bool is_packed = false;
-        for (uint64_t p = 0; p < uint64_t{n} * plan.chunks.tokens / plan.page_tokens; ++p)
+        const uint64_t n_pages = uint64_t{n} * plan.chunks.tokens / plan.page_tokens;
+        for (uint64_t p = 0; p < std::min<uint64_t>(n_pages, own.pages.size()); ++p)
             is_packed = is_packed || (!own.pages[p].chunk_class &&
                                       (own.pages[p].is_packed || !is_raw(own.pages[p])));
         return expect(is_packed, "classes of sound chunks are refused");
@@ -202,12 +252,13 @@ bool Machine::assign(Live *live) {
         model_->retain(&own, n);
     own.is_assigned = true;
     own.n_listed = n;
+    own.pending_tokens = is_ahead ? n_context : 0;
     own.deferral = LK_DEFER_OFF;
     live->scored_chunks = 0;
     classes.pop_back();
     return expect_status(lk_chunks_score_attention(cache_, live->id, nullptr),
                          "end of a request for scores") &&
-           follow(live, Packs::kAll) && check_assigned(*live, before, classes);
+           follow(live, Packs::kAll) && (is_ahead || check_assigned(*live, before, classes));
 }
 
 // May a window have taken a page of a layer? Its row stays as it is then, originals or not.

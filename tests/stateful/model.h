@@ -59,7 +59,8 @@ struct Sequence {
     bool is_assigned = false;
     bool is_retained = false;     // its next first assignment keeps originals
     std::vector<uint32_t> order;  // by place: the chunk that lies there
-    uint32_t n_listed = 0;        // of chunks that have classes
+    uint32_t n_listed = 0;        // of chunks that have classes, pending ones too
+    uint64_t pending_tokens = 0;  // of a context that is still to come; 0 = none is
     uint64_t laid_length = 0;     // that pages and order are of
 };
 

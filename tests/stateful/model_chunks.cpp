@@ -37,7 +37,7 @@ bool Model::is_due(uint64_t page, uint64_t length) const {
 }
 
 uint64_t Model::first_to_pack(const Sequence &sequence) const {
-    if (sequence.deferral || (sequence.is_assigned && plan_.chunks.hold))
+    if (sequence.deferral || sequence.pending_tokens || (sequence.is_assigned && plan_.chunks.hold))
         return UINT64_MAX;
     const uint64_t n_tokens = uint64_t{sequence.n_listed} * plan_.chunks.tokens;
     return (n_tokens + plan_.page_tokens - 1) / plan_.page_tokens;
@@ -80,7 +80,7 @@ void Model::retain(Sequence *sequence, uint32_t n_chunks) const {
 
 void Model::cut_chunks(Sequence *sequence) const {
     const uint32_t n = n_chunks(sequence->length);
-    if (n >= sequence->n_listed)
+    if (n >= sequence->n_listed || sequence->pending_tokens)
         return;
     sequence->n_listed = n;
     sequence->is_assigned = n != 0;

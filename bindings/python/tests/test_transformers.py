@@ -198,6 +198,28 @@ def test_chunks_of_a_prompt(device):
     assert 0 < packed < 0.3
 
 
+@pytest.mark.parametrize('device', DEVICES)
+def test_classes_come_before_the_prompt(device):
+    model, n_chunks = make_model('llama', device), 8
+    n_context, step = 32 + 32 * n_chunks, 64
+    ids = tokens(16, 1, n_context + 3, device=device)
+    steps = ids[:, :n_context].split(step, 1)
+    classes = ['low', 'high'] * (n_chunks // 2)
+    plan = lowkey.Plan.preset('cocktail', geometry_of(model.config))
+    budget = plan.chunk_prefill_bytes(ids.shape[1], 4, 0, 4, step_tokens=step)
+    with lowkey.Context(device) as context, \
+            lowkey.Cache(context, plan, budget, max_sequences=1, max_step_tokens=step) as store:
+        row = store.add()
+        row.assign_chunks(n_context, classes)
+        with LowkeyCache.over(model.config, store, [row]) as cache:
+            got = logits(model, cache, *steps, *ids[:, n_context:].split(1, 1))
+        kept = row.chunks()
+        assert kept.stored == classes and kept.n_pending == 0
+    want = logits(model, host_cache(model), *steps, *ids[:, n_context:].split(1, 1))
+    packed = (got[:, n_context:] - want[:, n_context:]).norm() / want[:, n_context:].norm()
+    assert 0 < packed < 0.3
+
+
 def test_crop_and_rows():
     model, ids = make_model('llama'), tokens(5, 3, 40)
     mask = torch.ones_like(ids)
