@@ -71,6 +71,8 @@ def chunks(folder: pathlib.Path) -> None:
     """Plans with chunks: bytes of a mix, the paper's models, scores to classes, the table of widths."""
     got = json.loads(run('plan', 'cocktail', '--tokens', '131072', '--mix', '60,30,10', '--json').stdout)
     expect(3 * 0.6 + 5 * 0.3 + 16 * 0.1 > got['bits_per_value'] > 4, 'between the bits of the classes')
+    layer_bytes = got['fp16_bytes'] / 32
+    expect(got['bytes_total'] < got['prefill_bytes'] < 1.05 * got['bytes_total'] + layer_bytes, 'classes come first')
     models = {model['model']: model for model in got['paper_models']}
     expect(len(models) == 4 and models['Llama2-7B']['weight_bytes'] == 2 * 6738415616, 'four models, their weights')
     expect(models['Mistral-7B']['fp16_bytes'] < models['Llama2-7B']['fp16_bytes'] / 3, 'a quarter of the KV heads')

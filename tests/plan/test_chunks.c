@@ -447,6 +447,65 @@ static void a_mix_of_nothing_is_all_at_16_bits(void **state) {
     lk_plan_destroy(&plan);
 }
 
+/* Classes before the prefill: 96 x 4 tokens wait in 3 blocks, with up to 127 of the next one, 70
+ * recent ones and the step of 512; 4 blocks more while chunks are laid out. */
+static void bytes_of_a_prefill_are_told(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 4, 128);
+    lk_plan *plan = make_plan("cocktail", &m);
+    assert_int_equal(lk_plan_set_recent(plan, 32, 70), LK_OK);
+    const uint64_t n_sequences = 3, heads = 2 * 2, page = 128, dim = 128, n_chunks = 120;
+    const lk_chunk_mix mix = chunk_mix(72, 36, 12); /* 18, 9 and 3 blocks */
+    const uint64_t n_tokens = 32 + n_chunks * 32;
+    uint64_t budget = 0;
+    assert_int_equal(lk_plan_chunk_prefill_bytes(plan, n_tokens, 3, 512, &mix, &budget), LK_OK);
+    const uint64_t held = (4 * 96 + 127 + 70 + 512 + page - 1) / page, laid = 4;
+    const uint64_t blocks = 1 + 30 + held; /* with the sinks */
+    const uint64_t tables =
+        512 * n_sequences * 2 * dim * 2 * 2 + n_sequences * 512 +
+        n_sequences * (blocks * (128 + heads * 40) + 40 * 8) + laid * (128 + heads * 40) + 40 * 8 +
+        (n_sequences + 1) * (128 + n_chunks * 5) + n_sequences * (192 + n_chunks * 6);
+    const uint64_t n_pages = n_sequences * heads * 2;
+    const uint64_t slots[][2] = {{page * dim * 2 / 8, 18 * n_pages},
+                                 {page * dim * 4 / 8, 10 * n_pages}, /* and sinks */
+                                 {page * dim * 2, (3 + held) * n_pages + laid * heads * 2},
+                                 {dim * (page / 32) * 4, 27 * n_pages / 2},
+                                 {page * 4, 27 * n_pages / 2}};
+    uint64_t extents = 0;
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; ++i) {
+        const uint64_t per = 262144 / slots[i][0];
+        extents += (slots[i][1] + per - 1) / per;
+    }
+    assert_int_equal(budget, tables + extents * 262144);
+    /* In order nothing waits for others, and no chunk moves. */
+    lk_chunk_rule rule = chunk_rule(128);
+    rule.reorder = 0;
+    set_chunks(plan, &rule);
+    const lk_chunk_mix pages = chunk_mix(18, 9, 3);
+    uint64_t in_order = 0;
+    assert_int_equal(lk_plan_chunk_prefill_bytes(plan, n_tokens, 3, 512, &pages, &in_order), LK_OK);
+    assert_true(in_order < budget && in_order > mix_size(plan, n_tokens, 3, pages).cache_bytes);
+    lk_plan_destroy(&plan);
+}
+
+/* 131072 tokens of 32 layers at 60, 30 and 10 % in steps of 2048: at most 1.05 times the final
+ * bytes and one layer of the context at 16 bits. */
+static void a_prefill_takes_less_than_a_layer_more(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 32, 8, 4, 128);
+    lk_plan *plan = make_plan("cocktail", &m);
+    lk_plan_size size;
+    assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+    const lk_chunk_mix mix = chunk_mix(2457, 1228, 410);
+    uint64_t budget = 0;
+    assert_int_equal(lk_plan_chunk_prefill_bytes(plan, 131072, 1, 2048, &mix, &budget), LK_OK);
+    assert_int_equal(lk_plan_chunk_bytes(plan, 131072, 1, 2048, &mix, &size), LK_OK);
+    assert_true(budget <= size.cache_bytes * 105 / 100 + size.fp16_bytes / 32);
+    lk_plan_destroy(&plan);
+}
+
 static void bad_mixes_are_refused(void **state) {
     (void)state;
     struct model m;
@@ -466,6 +525,20 @@ static void bad_mixes_are_refused(void **state) {
                    "plan is NULL");
     expect_failure(lk_plan_chunk_bytes(plan, 1ull << 60, 1, 1, &mix, &size), LK_E_ARGUMENT,
                    "do not fit 64 bits");
+    uint64_t budget = 7;
+    expect_failure(lk_plan_chunk_prefill_bytes(plan, 31 + 11 * 32, 1, 1, &mix, &budget),
+                   LK_E_ARGUMENT, "n_tokens is 383");
+    expect_failure(lk_plan_chunk_prefill_bytes(plan, 1024, 0, 1, &mix, &budget), LK_E_ARGUMENT,
+                   "n_sequences is 0");
+    expect_failure(lk_plan_chunk_prefill_bytes(plan, 1024, 1, 1, NULL, &budget), LK_E_ARGUMENT,
+                   "mix is NULL");
+    expect_failure(lk_plan_chunk_prefill_bytes(plan, 1024, 1, 1, &mix, NULL), LK_E_ARGUMENT,
+                   "budget_bytes is NULL");
+    expect_failure(lk_plan_chunk_prefill_bytes(NULL, 1024, 1, 1, &mix, &budget), LK_E_ARGUMENT,
+                   "plan is NULL");
+    expect_failure(lk_plan_chunk_prefill_bytes(plan, 1ull << 60, 1, 1, &mix, &budget),
+                   LK_E_ARGUMENT, "do not fit 64 bits");
+    assert_int_equal(budget, 7);
     lk_plan *plain = make_plan("kivi2", &m);
     expect_failure(lk_plan_chunk_bytes(plain, 1024, 1, 1, &mix, &size), LK_E_ARGUMENT,
                    "the plan has no chunks");
@@ -487,6 +560,8 @@ int main(void) {
         cmocka_unit_test(bytes_of_a_mix_are_exact),
         cmocka_unit_test(a_chunk_may_be_a_page_or_several),
         cmocka_unit_test(a_mix_of_nothing_is_all_at_16_bits),
+        cmocka_unit_test(bytes_of_a_prefill_are_told),
+        cmocka_unit_test(a_prefill_takes_less_than_a_layer_more),
         cmocka_unit_test(bad_mixes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

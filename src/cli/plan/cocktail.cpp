@@ -210,6 +210,16 @@ lk_status size_of_plan(const lk_plan *plan, const std::vector<double> &shares,
     return lk_plan_chunk_bytes(plan, n_tokens, n_sequences, step_tokens, &mix, out);
 }
 
+std::uint64_t prefill_bytes(const lk_plan *plan, const std::vector<double> &shares,
+                            std::uint64_t n_tokens, std::uint32_t n_sequences,
+                            std::uint32_t step_tokens) {
+    const lk_chunk_mix mix = mix_of(plan, shares, n_tokens);
+    std::uint64_t budget_bytes = 0;
+    llama::check(
+        lk_plan_chunk_prefill_bytes(plan, n_tokens, n_sequences, step_tokens, &mix, &budget_bytes));
+    return budget_bytes;
+}
+
 double PaperModel::cache_saved() const { return saved(fp16_bytes, cocktail_bytes); }
 
 double PaperModel::gpu_saved() const {

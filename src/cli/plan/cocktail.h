@@ -61,6 +61,11 @@ lk_status size_of_plan(const lk_plan *plan, const std::vector<double> &shares,
                        std::uint64_t n_tokens, std::uint32_t n_sequences, std::uint32_t step_tokens,
                        lk_plan_size *out);
 
+// The budget of lk_plan_chunk_prefill_bytes() for these shares, in a plan with chunks.
+std::uint64_t prefill_bytes(const lk_plan *plan, const std::vector<double> &shares,
+                            std::uint64_t n_tokens, std::uint32_t n_sequences,
+                            std::uint32_t step_tokens);
+
 // What the cache of a 131072-token context takes for the models of the paper, all at 16 bits and by
 // the plan's chunks, and what that is of a GPU's memory with weights at 16 bits.
 struct PaperModel {

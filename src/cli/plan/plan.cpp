@@ -138,6 +138,8 @@ Json to_json(const lk_plan *plan, const lk_plan_size &size, const PlanOptions &o
     }
     if (has_chunks(plan)) {
         json["mix_percent"] = options.shares;
+        json["prefill_bytes"] = prefill_bytes(plan, options.shares, options.n_tokens,
+                                              options.n_sequences, options.step_tokens);
         json["paper_models"] = paper_models_json(paper_models(plan, options.shares));
     }
     const Capacity capacity = capacity_of(plan, options);
@@ -189,6 +191,10 @@ void print_text(const lk_plan *plan, const lk_plan_size &size, const PlanOptions
     line("recent, 16 bits", bytes(size.recent_bytes));
     line("tables, workspace", bytes(size.table_bytes));
     line("cache in total", bytes(size.cache_bytes));
+    if (has_chunks(plan))
+        line("in its prefill", bytes(prefill_bytes(plan, options.shares, options.n_tokens,
+                                                   options.n_sequences, options.step_tokens)) +
+                                   " if classes come first");
     line("all at 16 bits", bytes(size.fp16_bytes));
     line("compression", format_fixed(compression(size), 2) + " x (without tables)");
     if (options.budget_bytes != 0) {
