@@ -271,8 +271,9 @@ LK_API lk_status lk_sequence_defer(lk_cache *cache, lk_sequence id, lk_defer mod
  * blocks whose chunks are all committed and have left the recent tokens. Other chunks wait at 16
  * bits for the rest of their block: with reorder fewer than a block of each class, and fewer than a
  * block of chunks that fill none. The first lk_step_begin() after token n_context_tokens lays out
- * the rest. Classes, order and bytes of pages are then those of an assignment at the end of the
- * context.
+ * the rest. Classes, order and, of the same keys and values, bytes of pages are then those of an
+ * assignment at the end of the context. In a model, later steps of the prefill attend to the chunks
+ * that are packed already.
  *
  * A prefill in steps of S tokens thus needs the final bytes, S tokens at 16 bits in all layers, and
  * a few blocks more; lk_plan_chunk_prefill_bytes() tells the budget. S = n_context_tokens / layers

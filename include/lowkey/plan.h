@@ -438,11 +438,12 @@ LK_API lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uin
                                      lk_plan_size *out);
 
 /* A budget with which the state of lk_plan_chunk_bytes() is reached if lk_chunks_assign() comes
- * before the prefill. The bytes suffice for every order of the classes in the context: the final
- * state, the new tokens of a step at 16 bits in all layers, and for each sequence at most
- * recent_tokens + 5 blocks of tokens that wait at 16 bits. All sequences grow at the same time, in
- * steps of step_tokens tokens for each sequence, up to n_tokens tokens in a cache with
- * max_sequences = n_sequences and max_step_tokens = n_sequences x step_tokens, without flags.
+ * before the prefill. The bytes suffice for every order of the classes in the context: they hold
+ * the final state, the new tokens of a step at 16 bits in all layers, and for each sequence the
+ * recent tokens and fewer than 5 blocks that wait at 16 bits, or than one chunk that is longer than
+ * a page; docs/PLAN.md has the formula. All sequences grow at the same time, in steps of
+ * step_tokens tokens for each sequence, up to n_tokens tokens in a cache with max_sequences =
+ * n_sequences and max_step_tokens = n_sequences x step_tokens, without flags.
  *
  * step_tokens   of each sequence; the context's tokens divided by the model's layers make the
  *               tokens of a step as large as one layer of the context

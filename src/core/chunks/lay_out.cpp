@@ -462,9 +462,15 @@ void Rebuild::put(uint64_t n_tokens) {
         if (wanted->source == kNoBlock || !may_replace(*block))
             continue;
         unlink_packed_copy(block);
-        block->first_token = block_first_token(cache_.plan.model, first_block_ + i);
-        block->chunk_class = chunk_class_of(kind_of(wanted->width));
-        block->n_packed = block->chunk_class ? block->n_entries : 0;
+        const uint64_t first_token = block_first_token(cache_.plan.model, first_block_ + i);
+        const lk_chunk_class chunk_class = chunk_class_of(kind_of(wanted->width));
+        const uint32_t n_packed = chunk_class ? block->n_entries : 0;
+        if (block->first_token == first_token && block->chunk_class == chunk_class &&
+            block->n_packed == n_packed)
+            continue;
+        block->first_token = first_token;
+        block->chunk_class = chunk_class;
+        block->n_packed = n_packed;
         (void)cache_.device->entries_changed(block);
     }
 }
