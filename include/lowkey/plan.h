@@ -302,6 +302,9 @@ LK_API lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, ui
  * none. */
 LK_API lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                         const float **scales);
+/* Read a layer of the geometry that the plan is made for. out starts from lk_layer_init(); its
+ * sink_logits become NULL, its kv_layer LK_OWN_KV or an earlier layer. */
+LK_API lk_status lk_plan_get_layer(const lk_plan *plan, uint32_t layer, lk_layer *out);
 /* Read a layer's ladder. Each of the four pointers may be NULL.
  *
  * rungs         [4], set to the ladder

@@ -374,6 +374,15 @@ lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t k
     return status;
 }
 
+lk_status lk_plan_get_layer(const lk_plan *plan, uint32_t layer, lk_layer *out) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::check_index(plan->model, layer, 0);
+    return status == LK_OK ? lk::export_struct(out, &plan->model.layers[layer].geometry,
+                                               sizeof *out, lk::kLeastLayerBytes, "out")
+                           : status;
+}
+
 lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs, uint32_t *n_rungs,
                              uint32_t *rung, uint32_t *shrink_order) {
     if (!plan)

@@ -176,6 +176,15 @@ static void a_layer_may_name_itself(void **state) {
     lk_geometry geometry = older.geometry;
     memcpy(&geometry.layers, &(const void *){bytes}, sizeof geometry.layers);
     assert_int_equal(lk_plan_validate(plan, &geometry), LK_OK);
+    lk_layer layer;
+    assert_int_equal(lk_layer_init(&layer, sizeof layer), LK_OK);
+    assert_int_equal(lk_plan_get_layer(plan, 1, &layer), LK_OK);
+    assert_int_equal(layer.kv_layer, LK_OWN_KV);
+    assert_int_equal(layer.n_query_heads, 4);
+    expect_failure(lk_plan_get_layer(plan, 2, &layer), LK_E_NOT_FOUND, "layer is 2");
+    expect_failure(lk_plan_get_layer(plan, LK_ALL, &layer), LK_E_NOT_FOUND, "layer is");
+    expect_failure(lk_plan_get_layer(plan, 0, NULL), LK_E_ARGUMENT, "out is NULL");
+    expect_failure(lk_plan_get_layer(NULL, 0, &layer), LK_E_ARGUMENT, "plan is NULL");
     lk_plan_destroy(&plan);
 }
 
