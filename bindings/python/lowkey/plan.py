@@ -284,7 +284,7 @@ class Plan:
         if len(rules) != len(geometry.layers):
             raise ArgumentError(f'{len(rules)} rules for {len(geometry.layers)} layers')
         for i, (rule, layer) in enumerate(zip(rules, geometry.layers)):
-            if layer.kv_layer not in (None, i):
+            if layer.kv_layer is not None and layer.kv_layer != i:
                 if rule != rules[layer.kv_layer]:
                     raise ArgumentError(f'layer {i} reads the keys and values of layer {layer.kv_layer} and has other '
                                         'rules')
