@@ -183,9 +183,10 @@ LK_API lk_status lk_cache_set_budget(lk_cache *cache, uint64_t budget_bytes);
  * layer  or LK_ALL: every layer whose ladder has the rung below its present one
  * bits   8, 4 or 2: a rung of the layer's ladder, at most its present one
  *
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (no such layer), LK_E_BUSY (a step is open), LK_E_STATE
- * (the cache's queue is being captured into a graph), LK_E_BUDGET (a shortfall for pages that move;
- * some pages may have shrunk), LK_E_NOMEM, LK_E_DEVICE. */
+ * Errors: LK_E_ARGUMENT (also a reading layer, which has no pages), LK_E_NOT_FOUND (no such layer),
+ * LK_E_BUSY (a step is open), LK_E_STATE (the cache's queue is being captured into a graph),
+ * LK_E_BUDGET (a shortfall for pages that move; some pages may have shrunk), LK_E_NOMEM,
+ * LK_E_DEVICE. */
 LK_API lk_status lk_cache_shrink(lk_cache *cache, uint32_t layer, uint32_t bits);
 
 /* The cache's plan, valid as long as the cache. NULL if cache is NULL. */

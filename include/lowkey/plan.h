@@ -13,6 +13,9 @@
 extern "C" {
 #endif
 
+/* lk_layer.kv_layer: the layer has keys and values of its own. */
+#define LK_OWN_KV UINT32_MAX
+
 /* One attention layer of the model. */
 typedef struct lk_layer {
     uint32_t size;               /* sizeof(lk_layer); equal in all elements of an array */
@@ -32,6 +35,14 @@ typedef struct lk_layer {
     const float *sink_logits;    /* [n_query_heads] learned sinks: a logit that joins the softmax
                                   * without a value; NULL = none. Finite, and at most 2^60 in a
                                   * cache. Read during the call that takes the geometry. */
+    uint32_t kv_layer;           /* the KV layer: the layer whose keys and values this layer's
+                                  * queries attend to. LK_OWN_KV, from init, or the layer's own
+                                  * number: its own. Else an earlier layer that has its own and
+                                  * equal n_kv_heads, head_dim, window_tokens and
+                                  * window_sink_tokens; the other fields may differ. Such a reading
+                                  * layer has no lk_append() and no bytes, its plan is the KV
+                                  * layer's, and its lk_attend() comes after the KV layer's
+                                  * lk_append() (Gemma 3n's num_kv_shared_layers) */
 } lk_layer;
 
 /* A model's attention layers. */
@@ -40,6 +51,7 @@ typedef struct lk_geometry {
     uint32_t n_layers;      /* 1 .. 1024 */
     const lk_layer *layers; /* [n_layers], layers[0].size bytes apart */
 } lk_geometry;
+/* Set kv_layer to LK_OWN_KV and all else to 0. Errors: LK_E_ARGUMENT. */
 LK_API lk_status lk_layer_init(lk_layer *layer, size_t struct_bytes);
 LK_API lk_status lk_geometry_init(lk_geometry *geometry, size_t struct_bytes);
 
@@ -57,7 +69,8 @@ enum {
 typedef uint32_t lk_ranking;
 enum {
     LK_RANKING_KEY = 1,        /* mean |K| over the page (Kitty, section 3.2) */
-    LK_RANKING_QUERY_RANGE = 2 /* mean |Q| over all tokens so far x range of K over the page
+    LK_RANKING_QUERY_RANGE = 2 /* mean |Q| of the layer itself, without those of its reading
+                                * layers, over all tokens so far x range of K over the page
                                 * (MixKVQ, equation 5, at Kitty's bytes) */
 };
 
@@ -195,8 +208,11 @@ LK_API void lk_plan_destroy(lk_plan **plan);
 /* Set the plan's name: 1 to 63 bytes before the zero; copied.
  *
  * This holds for all setters: layer and kv_head may be LK_ALL. A setter checks its own arguments;
- * lk_plan_validate() checks the whole plan. The plan is unchanged on failure.
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (no such layer or head), LK_E_NOMEM. */
+ * lk_plan_validate() checks the whole plan. The plan is unchanged on failure. A reading layer
+ * (lk_layer.kv_layer) has the rules of its KV layer: a change of that layer changes both, and
+ * getters return them.
+ * Errors: LK_E_ARGUMENT (also a reading layer by its number), LK_E_NOT_FOUND (no such layer or
+ * head), LK_E_NOMEM. */
 LK_API lk_status lk_plan_set_name(lk_plan *plan, const char *name);
 /* Set the rule of a head's keys; copied. */
 LK_API lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -286,6 +302,9 @@ LK_API lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, ui
  * none. */
 LK_API lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                         const float **scales);
+/* Read a layer of the geometry that the plan is made for. out starts from lk_layer_init(); its
+ * sink_logits become NULL, its kv_layer LK_OWN_KV or an earlier layer. */
+LK_API lk_status lk_plan_get_layer(const lk_plan *plan, uint32_t layer, lk_layer *out);
 /* Read a layer's ladder. Each of the four pointers may be NULL.
  *
  * rungs         [4], set to the ladder

@@ -9,7 +9,11 @@
  *
  * Samples are host tensors (LK_MEMORY_HOST) in the layout of lk_tensor; Q and K are those after
  * RoPE. A sample is rounded to FP16 as lk_append() does: nearest even; finite values beyond 65504
- * saturate. A pass is one forward pass of a text; token t of its samples is the text's token t. */
+ * saturate. A pass is one forward pass of a text; token t of its samples is the text's token t.
+ *
+ * A reading layer (lk_layer.kv_layer) has no statistics: every call that names one returns
+ * LK_E_ARGUMENT, and its queries are left out of those of its KV layer. Its part of the predictions
+ * counts in costs, which are measured on the whole model. */
 #ifndef LOWKEY_STATISTICS_H
 #define LOWKEY_STATISTICS_H
 

@@ -90,15 +90,19 @@ LK_API lk_status lk_step_set_queue(lk_cache *cache, const lk_queue *queue);
  * discards the step. The CPU finds it in this call. A device finds it when the work runs; calls
  * after that return it, and lk_cache_poll() reads it.
  *
- * Errors: LK_E_STATE (no step is open, or this layer was appended already), LK_E_ARGUMENT (layer,
- * tensor, a host pointer instead of a device's), LK_E_UNSUPPORTED (memory kind; a sequence with
- * more than LK_DRAFT_TOKENS new tokens while the queue is being captured), LK_E_DATA (an infinity
- * or a NaN; the sentence names layer, head, token and sequence), LK_E_NOMEM, LK_E_DEVICE. */
+ * A reading layer (lk_layer.kv_layer) has no keys and values, so this call is not for it.
+ *
+ * Errors: LK_E_STATE (no step is open, or this layer was appended already), LK_E_ARGUMENT (layer, a
+ * reading one included, tensor, a host pointer instead of a device's), LK_E_UNSUPPORTED (memory
+ * kind; a sequence with more than LK_DRAFT_TOKENS new tokens while the queue is being captured),
+ * LK_E_DATA (an infinity or a NaN; the sentence names layer, head, token and sequence), LK_E_NOMEM,
+ * LK_E_DEVICE. */
 LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v);
 
 /* Compute attention of the step's new tokens over their sequences, on the packed bytes.
  *
- * layer  the one that lk_append() was called for last
+ * layer  the one that lk_append() was called for last. A reading layer: at any time after the
+ *        lk_append() of its KV layer, whose new tokens it attends to as well
  * q      [sum of n_tokens][n_query_heads][head_dim], after RoPE
  * out    [sum of n_tokens][n_query_heads][head_dim]; overlaps none of q, k and v
  * lse    NULL, or an F32 tensor [sum of n_tokens][n_query_heads][1]: natural logarithm of the
@@ -117,9 +121,10 @@ LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, 
  * (LK_RANKING_QUERY_RANGE) count such an element as 65504, and lk_chunks_attention_scores() returns
  * LK_E_DATA for such a question.
  *
- * Errors: LK_E_STATE (no step is open; the layer was not appended, or not as the last one; the
- * layer was attended already), LK_E_ARGUMENT, LK_E_UNSUPPORTED (memory kind), LK_E_DATA (the step
- * is poisoned: discard it), LK_E_NOMEM, LK_E_DEVICE. */
+ * Errors: LK_E_STATE (no step is open; the layer, or its KV layer, was not appended; a layer with
+ * keys of its own was not appended last; the layer was attended already), LK_E_ARGUMENT,
+ * LK_E_UNSUPPORTED (memory kind), LK_E_DATA (the step is poisoned: discard it), LK_E_NOMEM,
+ * LK_E_DEVICE. */
 LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
                            const lk_tensor *out, const lk_tensor *lse);
 
@@ -153,9 +158,9 @@ LK_API lk_status lk_step_replay(lk_cache *cache);
  *       next; lk_step_commit_tokens() keeps any path. A sequence with more than LK_DRAFT_TOKENS
  *       new tokens keeps all or none.
  *
- * Errors: LK_E_STATE (no step is open; a layer was not appended; a layer whose plan ranks channels
- * by queries was not attended), LK_E_ARGUMENT (keep), LK_E_DATA (the step is poisoned: discard
- * it). */
+ * Errors: LK_E_STATE (no step is open; a layer with keys of its own was not appended, or ranks
+ * channels by queries and was not attended), LK_E_ARGUMENT (keep), LK_E_DATA (the step is poisoned:
+ * discard it). */
 LK_API lk_status lk_step_commit(lk_cache *cache, const uint32_t *keep);
 
 /* Close the step and keep chosen tokens of its draft trees: one path from the root for each

@@ -140,18 +140,16 @@ lk_status check_support(const lk_cache &cache) {
     capability.memory = cache.context->backend->traits().memory;
     capability.dtype = LK_F32;
     capability.queue = cache.context->backend->traits().queue;
-    for (const EntryInfo &entry : cache.formats.entries) {
-        const LayerView &layer = cache.formats.layers[entry.layer].view;
-        capability.head_dim = layer.head_dim;
-        capability.group_size = layer.n_query_heads / layer.n_kv_heads;
-        const lk_status status =
-            check_head(*cache.context, capability, cache.formats[entry.key.packed_format].layout,
-                       cache.formats[entry.value.packed_format].layout);
-        if (status)
-            return status;
-        const lk_status lower = check_lower(cache, entry, capability);
-        if (lower)
-            return lower;
+    for (const LayerInfo &layer : cache.formats.layers) {
+        capability.head_dim = layer.view.head_dim;
+        capability.group_size = layer.view.n_query_heads / layer.view.n_kv_heads;
+        for (uint32_t head = 0; head < layer.view.n_kv_heads; ++head) {
+            const EntryInfo &entry = cache.formats.entries[layer.first_entry + head];
+            LK_TRY(check_head(*cache.context, capability,
+                              cache.formats[entry.key.packed_format].layout,
+                              cache.formats[entry.value.packed_format].layout));
+            LK_TRY(check_lower(cache, entry, capability));
+        }
     }
     return LK_OK;
 }

@@ -75,6 +75,19 @@ lk_status init_rule(Rule *rule, size_t struct_bytes, const Rule &defaults, const
                            : status;
 }
 
+// Change the rules of a layer, which has its own, or of all; reading layers follow.
+template <class Set>
+lk_status change_layers(lk_plan *plan, uint32_t layer, const Set &set) {
+    Plan &model = plan->model;
+    if (layer < model.layers.size() && !model.owns_kv(layer))
+        return fail(LK_E_ARGUMENT,
+                    "layer is %u, which reads the keys and values of layer %u: set that layer's",
+                    layer, model.kv_layer(layer));
+    LK_TRY(set(&model));
+    follow_kv_layers(&model);
+    return LK_OK;
+}
+
 // Hand out a new plan that fill(model) made of a source, the call's first argument.
 template <class Fill>
 lk_status make_plan(const void *source, const char *name, lk_plan **out, Fill fill) {
@@ -125,7 +138,7 @@ lk_status find_cap(const Plan &plan, uint32_t layer, uint32_t rung, lk_chunk_cla
 extern "C" {
 
 lk_status lk_layer_init(lk_layer *layer, size_t struct_bytes) {
-    return lk::init_struct(layer, struct_bytes, sizeof *layer, "layer");
+    return lk::init_with(layer, struct_bytes, lk::kLeastLayerBytes, lk::default_layer(), "layer");
 }
 
 lk_status lk_geometry_init(lk_geometry *geometry, size_t struct_bytes) {
@@ -187,7 +200,11 @@ lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
     lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
     if (status == LK_OK)
         status = lk::check_key_rule(own, lk::kRuleArgument);
-    return status == LK_OK ? lk::set_key(&plan->model, layer, kv_head, own) : status;
+    return status == LK_OK ? lk::change_layers(plan, layer,
+                                               [&](lk::Plan *model) {
+                                                   return lk::set_key(model, layer, kv_head, own);
+                                               })
+                           : status;
 }
 
 lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -198,7 +215,11 @@ lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
     lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
     if (status == LK_OK)
         status = lk::check_value_rule(own, lk::kRuleArgument);
-    return status == LK_OK ? lk::set_value(&plan->model, layer, kv_head, own) : status;
+    return status == LK_OK ? lk::change_layers(plan, layer,
+                                               [&](lk::Plan *model) {
+                                                   return lk::set_value(model, layer, kv_head, own);
+                                               })
+                           : status;
 }
 
 lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -206,7 +227,9 @@ lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_hea
     const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
-    return lk::set_key_centers(&plan->model, layer, kv_head, centers, lk::kArgument);
+    return lk::change_layers(plan, layer, [&](lk::Plan *model) {
+        return lk::set_key_centers(model, layer, kv_head, centers, lk::kArgument);
+    });
 }
 
 lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -214,14 +237,20 @@ lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head
     const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
-    return lk::set_key_scales(&plan->model, layer, kv_head, scales, lk::kArgument);
+    return lk::change_layers(plan, layer, [&](lk::Plan *model) {
+        return lk::set_key_scales(model, layer, kv_head, scales, lk::kArgument);
+    });
 }
 
 lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata) {
     if (!plan)
         return lk::null_argument("plan");
     const lk_status status = lk::check_metadata(metadata, lk::kArgument);
-    return status == LK_OK ? lk::set_metadata(&plan->model, layer, metadata) : status;
+    return status == LK_OK ? lk::change_layers(plan, layer,
+                                               [&](lk::Plan *model) {
+                                                   return lk::set_metadata(model, layer, metadata);
+                                               })
+                           : status;
 }
 
 lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens) {
@@ -261,14 +290,23 @@ lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t *rungs
     if (n_rungs && !rungs)
         return lk::null_argument("rungs");
     const lk_status status = lk::check_ladder(rungs, n_rungs, rung, lk::kArgument);
-    return status == LK_OK ? lk::set_ladder(&plan->model, layer, rungs, n_rungs, rung) : status;
+    return status == LK_OK
+               ? lk::change_layers(plan, layer,
+                                   [&](lk::Plan *model) {
+                                       return lk::set_ladder(model, layer, rungs, n_rungs, rung);
+                                   })
+               : status;
 }
 
 lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_t order) {
     if (!plan)
         return lk::null_argument("plan");
     const lk_status status = lk::check_shrink_order(order, lk::kArgument);
-    return status == LK_OK ? lk::set_shrink_order(&plan->model, layer, order) : status;
+    return status == LK_OK ? lk::change_layers(plan, layer,
+                                               [&](lk::Plan *model) {
+                                                   return lk::set_shrink_order(model, layer, order);
+                                               })
+                           : status;
 }
 
 lk_status lk_plan_set_layer_budget(lk_plan *plan, uint32_t layer, uint64_t budget_bytes) {
@@ -276,7 +314,12 @@ lk_status lk_plan_set_layer_budget(lk_plan *plan, uint32_t layer, uint64_t budge
         return lk::null_argument("plan");
     const lk_status status =
         budget_bytes ? lk::check_layer_budget(budget_bytes, lk::kArgument) : LK_OK;
-    return status == LK_OK ? lk::set_layer_budget(&plan->model, layer, budget_bytes) : status;
+    return status == LK_OK
+               ? lk::change_layers(plan, layer,
+                                   [&](lk::Plan *model) {
+                                       return lk::set_layer_budget(model, layer, budget_bytes);
+                                   })
+               : status;
 }
 
 lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -329,6 +372,15 @@ lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t k
     if (status == LK_OK)
         *scales = plan->model.key_scales(layer, kv_head);
     return status;
+}
+
+lk_status lk_plan_get_layer(const lk_plan *plan, uint32_t layer, lk_layer *out) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::check_index(plan->model, layer, 0);
+    return status == LK_OK ? lk::export_struct(out, &plan->model.layers[layer].geometry,
+                                               sizeof *out, lk::kLeastLayerBytes, "out")
+                           : status;
 }
 
 lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs, uint32_t *n_rungs,

@@ -205,7 +205,7 @@ uint64_t peak_bytes(SizeModel *model, const Replay &replay, const Span &span) {
 uint64_t fp16_token_bytes(const Plan &plan) {
     uint64_t bytes = 0;
     for (const LayerPlan &layer : plan.layers)
-        bytes += 4ull * layer.geometry.n_kv_heads * layer.geometry.head_dim;
+        bytes += owns_kv(layer.geometry) ? staged_token_bytes(layer.geometry) : 0;
     return bytes;
 }
 

@@ -131,6 +131,38 @@ lk_status check_layer(const lk_layer &layer, const Subject &s) {
     return status == LK_OK ? check_real(layer.soft_cap, "soft_cap", s) : status;
 }
 
+lk_status take_kv_layer(lk_layer *layers, uint32_t layer, const Subject &s) {
+    lk_layer &own = layers[layer];
+    if (own.kv_layer == layer)
+        own.kv_layer = LK_OWN_KV;
+    if (owns_kv(own))
+        return LK_OK;
+    const uint32_t kv = own.kv_layer;
+    if (kv > layer)
+        return fail(s.status, "%skv_layer is %u, must be an earlier layer than %u, or none",
+                    s.prefix, kv, layer);
+    const lk_layer &named = layers[kv];
+    if (!owns_kv(named))
+        return fail(s.status, "%skv_layer is %u, which reads layer %u: name that layer", s.prefix,
+                    kv, named.kv_layer);
+    const struct {
+        const char *name;
+        uint32_t own;
+        uint32_t named;
+    } shared[] = {
+        {s.name("n_kv_heads", "kv_heads"), own.n_kv_heads, named.n_kv_heads},
+        {"head_dim", own.head_dim, named.head_dim},
+        {s.name("window_tokens", "window"), own.window_tokens, named.window_tokens},
+        {s.name("window_sink_tokens", "window_sinks"), own.window_sink_tokens,
+         named.window_sink_tokens},
+    };
+    for (const auto &field : shared)
+        if (field.own != field.named)
+            return fail(s.status, "%s%s is %u, must be %u as that of kv_layer %u", s.prefix,
+                        field.name, field.own, field.named, kv);
+    return LK_OK;
+}
+
 lk_status check_key_rule(const lk_key_rule &rule, const Subject &s) {
     lk_status status = check_width(rule.bits, "bits", s);
     if (status != LK_OK)

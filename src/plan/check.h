@@ -26,6 +26,9 @@ constexpr bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
 
 // Alone, without regard to the rest of the plan.
 lk_status check_layer(const lk_layer &layer, const Subject &subject);
+// The KV layer of layers[layer], all layers before which are checked; its own number becomes
+// LK_OWN_KV.
+lk_status take_kv_layer(lk_layer *layers, uint32_t layer, const Subject &subject);
 lk_status check_key_rule(const lk_key_rule &rule, const Subject &subject);
 lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Subject &subject);
 lk_status check_centers(const float *centers, uint32_t head_dim, const Subject &subject);

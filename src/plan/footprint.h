@@ -143,16 +143,15 @@ inline uint64_t block_bytes(const Plan &plan) {
     return kBlockBytes + plan.n_entries() * kEntryBytes;
 }
 
-// Bytes of FP16 staging per new token of a step: K and V of the widest layer.
-inline uint64_t staging_bytes(const Plan &plan) {
-    uint64_t widest = 0;
-    for (const LayerPlan &layer : plan.layers) {
-        const uint64_t width =
-            static_cast<uint64_t>(layer.geometry.n_kv_heads) * layer.geometry.head_dim;
-        widest = width > widest ? width : widest;
-    }
-    return widest * 2 * 2;
+// FP16 K and V of one new token of a layer.
+inline uint64_t staged_token_bytes(const lk_layer &layer) {
+    return uint64_t{layer.n_kv_heads} * layer.head_dim * 2 * 2;
 }
+// Bytes of FP16 staging per new token of a step: an area of the widest layer, which all layers use
+// one after another, and after it one for each KV layer of reading layers, which stays for them.
+// With an offset per layer, [n_layers], also where the layer's area begins; a reading layer's is
+// its KV layer's.
+uint64_t staging_bytes(const Plan &plan, uint64_t *offsets = nullptr);
 inline uint64_t workspace_bytes(const Plan &plan, uint64_t max_step_tokens) {
     return round_up(max_step_tokens * staging_bytes(plan), LK_SLOT_ALIGN);
 }

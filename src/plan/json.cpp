@@ -155,9 +155,8 @@ Subject subject_at(const std::string &prefix) { return {prefix.c_str(), true, LK
 
 lk_layer read_geometry_layer(const Node &node) {
     expect_object(node, {"count", "query_heads", "kv_heads", "head_dim", "window", "window_sinks",
-                         "scale", "soft_cap"});
-    lk_layer layer = {};
-    layer.size = sizeof layer;
+                         "scale", "soft_cap", "kv_layer"});
+    lk_layer layer = default_layer();
     layer.n_query_heads = number_member(node, "query_heads");
     layer.n_kv_heads = number_member(node, "kv_heads");
     layer.head_dim = number_member(node, "head_dim");
@@ -165,6 +164,8 @@ lk_layer read_geometry_layer(const Node &node) {
     layer.window_sink_tokens = number_or(node, "window_sinks", 0);
     layer.scale = real_or(node, "scale", 0);
     layer.soft_cap = real_or(node, "soft_cap", 0);
+    if (node.has("kv_layer"))
+        layer.kv_layer = whole_number(member(node, "kv_layer"), kMaxLayers - 1);
     const std::string prefix = node.path + "/";
     expect(check_layer(layer, subject_at(prefix)));
     return layer;
@@ -191,9 +192,13 @@ void read_geometry(const Node &node, Plan *plan) {
         const lk_layer layer = read_geometry_layer(element);
         const auto left = static_cast<uint32_t>(kMaxLayers - layers.size());
         const uint32_t count = count_of(element, left, "layers");
-        for (uint32_t n = 0; n < count; ++n)
+        const std::string prefix = element.path + "/";
+        for (uint32_t n = 0; n < count; ++n) {
             if (!layers.push(layer))
                 throw std::bad_alloc();
+            expect(take_kv_layer(layers.data(), static_cast<uint32_t>(layers.size()) - 1,
+                                 subject_at(prefix)));
+        }
     });
     if (layers.empty())
         expect(fail(LK_E_CORRUPT, "%s is empty, must have a layer", elements.path.c_str()));
@@ -431,6 +436,13 @@ void read_layers(const Node &elements, Plan *plan) {
     if (layer != n_layers)
         expect(fail(LK_E_CORRUPT, "%s has %u layers, the geometry has %u", elements.path.c_str(),
                     layer, n_layers));
+    for (uint32_t l = 0; l < layer; ++l)
+        if (!same_layer(*plan, l, plan->kv_layer(l)))
+            expect(fail(LK_E_CORRUPT,
+                        "%s gives layer %u other rules than layer %u, whose keys and values it "
+                        "reads",
+                        elements.path.c_str(), l, plan->kv_layer(l)));
+    follow_kv_layers(plan);
 }
 
 void read_chunks(const Node &node, Plan *plan) {

@@ -81,6 +81,10 @@ void put_geometry_layer(const lk_layer &layer, uint32_t count, Text *out) {
     out->put_real(layer.scale);
     out->put(", \"soft_cap\": ");
     out->put_real(layer.soft_cap);
+    if (!owns_kv(layer)) {
+        out->put(", ");
+        out->member("kv_layer", layer.kv_layer);
+    }
     out->put("}");
 }
 

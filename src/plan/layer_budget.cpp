@@ -142,7 +142,7 @@ lk_status list_rung_changes(const Plan &plan, bool keeps_windowed, const Replay 
                             Array<RungChange> *out) {
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
         const LayerPlan &own = plan.layers[l];
-        if (!own.budget_bytes)
+        if (!own.budget_bytes || !plan.owns_kv(l))
             continue;
         const LayerReplay layer(plan, keeps_windowed, l, replay);
         uint32_t rung = first_rung(own);
@@ -183,7 +183,7 @@ lk_status plan_rung(const Plan &plan, uint32_t layer, uint64_t n_tokens, uint32_
     LK_TRY(list_rung_changes(plan, false, replay, &changes));
     *rung = own.rung;
     for (const RungChange &change : changes)
-        if (change.layer == layer)
+        if (change.layer == plan.kv_layer(layer))
             *rung = own.rungs[change.rung];
     return LK_OK;
 }

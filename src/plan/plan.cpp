@@ -94,6 +94,13 @@ void put_f32(uint8_t *bytes, float value) {
 
 }  // namespace
 
+lk_layer default_layer() {
+    lk_layer layer = {};
+    layer.size = sizeof layer;
+    layer.kv_layer = LK_OWN_KV;
+    return layer;
+}
+
 lk_status import_geometry(const lk_geometry *geometry, Array<lk_layer> *layers) {
     lk_geometry own = {};
     const lk_status status = import_struct(&own, sizeof own, sizeof own, geometry, "geometry");
@@ -116,22 +123,19 @@ lk_status import_geometry(const lk_geometry *geometry, Array<lk_layer> *layers) 
         if (size != stride)
             return fail(LK_E_ARGUMENT, "%s.size is %u, that of layers[0] is %zu", prefix, size,
                         stride);
-        lk_layer layer = {};
-        const lk_status imported =
-            import_struct(&layer, sizeof layer, sizeof layer, bytes + l * stride, prefix);
-        if (imported != LK_OK)
-            return imported;
+        lk_layer &layer = (*layers)[l];
+        layer = default_layer();
+        LK_TRY(import_struct(&layer, sizeof layer, kLeastLayerBytes, bytes + l * stride, prefix));
         std::snprintf(prefix, sizeof prefix, "geometry.layers[%u].", l);
-        const lk_status checked = check_layer(layer, {prefix, false, LK_E_ARGUMENT});
-        if (checked != LK_OK)
-            return checked;
-        (*layers)[l] = layer;
+        const Subject subject = {prefix, false, LK_E_ARGUMENT};
+        LK_TRY(check_layer(layer, subject));
+        LK_TRY(take_kv_layer(layers->data(), l, subject));
     }
     return LK_OK;
 }
 
 lk_status set_layers(Plan *plan, const Array<lk_layer> &layers) {
-    uint32_t n_heads = 0;
+    plan->n_heads = 0;
     if (!plan->layers.reserve(layers.size()) || !plan->runs.reserve(layers.size()))
         return fail(LK_E_NOMEM, "no memory for a plan of %zu layers", layers.size());
     for (const lk_layer &layer : layers) {
@@ -141,7 +145,7 @@ lk_status set_layers(Plan *plan, const Array<lk_layer> &layers) {
         // Negative zero becomes zero, so that equal numbers have equal bytes.
         own.geometry.scale = layer.scale + 0.0f;
         own.geometry.soft_cap = layer.soft_cap + 0.0f;
-        own.first_head = n_heads;
+        own.first_head = owns_kv(layer) ? plan->n_heads : plan->layers[layer.kv_layer].first_head;
         own.metadata = Metadata::kF16;
         own.rung = kNoRung;
         if (plan->runs.empty() || plan->runs.back().end != layer.n_kv_heads) {
@@ -152,9 +156,19 @@ lk_status set_layers(Plan *plan, const Array<lk_layer> &layers) {
         own.first_run = static_cast<uint32_t>(plan->runs.size()) - 1;
         own.n_runs = 1;
         (void)plan->layers.push(own);
-        n_heads += layer.n_kv_heads;
+        plan->n_heads += own_kv_heads(layer);
     }
     return LK_OK;
+}
+
+void follow_kv_layers(Plan *plan) {
+    for (LayerPlan &own : plan->layers) {
+        if (owns_kv(own.geometry))
+            continue;
+        const lk_layer geometry = own.geometry;
+        own = plan->layers[geometry.kv_layer];
+        own.geometry = geometry;
+    }
 }
 
 bool copy_plan(const Plan &from, Plan *to) {
@@ -168,6 +182,7 @@ bool copy_plan(const Plan &from, Plan *to) {
     to->sink_tokens = from.sink_tokens;
     to->recent_tokens = from.recent_tokens;
     to->chunks = from.chunks;
+    to->n_heads = from.n_heads;
     return true;
 }
 
@@ -360,7 +375,7 @@ bool same_geometry(const lk_layer &a, const lk_layer &b) {
     return a.n_query_heads == b.n_query_heads && a.n_kv_heads == b.n_kv_heads &&
            a.head_dim == b.head_dim && a.window_tokens == b.window_tokens &&
            a.window_sink_tokens == b.window_sink_tokens && a.scale == b.scale &&
-           a.soft_cap == b.soft_cap;
+           a.soft_cap == b.soft_cap && a.kv_layer == b.kv_layer;
 }
 
 bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
@@ -400,6 +415,14 @@ uint64_t geometry_hash(const Plan &plan) {
         put_f32(bytes + 20, g.scale);
         put_f32(bytes + 24, g.soft_cap);
         XXH3_64bits_update(&state, bytes, kLayerBytes);
+    }
+    // After all layers, so that a model without reading layers keeps its hash.
+    for (uint32_t l = 0; l < plan.layers.size(); ++l) {
+        if (plan.owns_kv(l))
+            continue;
+        put_u32(bytes, l);
+        put_u32(bytes + 4, plan.kv_layer(l));
+        XXH3_64bits_update(&state, bytes, 8);
     }
     return XXH3_64bits_digest(&state);
 }

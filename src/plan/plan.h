@@ -9,6 +9,8 @@
 
 #include <lowkey/plan.h>
 
+#include <cstddef>
+
 #include "base/memory.h"
 #include "base/status.h"
 #include "format/layout.h"
@@ -59,9 +61,21 @@ struct HeadRun {
     ValueRule value;
 };
 
+// Of a geometry that import_geometry() made.
+constexpr bool owns_kv(const lk_layer &layer) { return layer.kv_layer == LK_OWN_KV; }
+// Those that have pages and rules: none of a reading layer.
+constexpr uint32_t own_kv_heads(const lk_layer &layer) {
+    return owns_kv(layer) ? layer.n_kv_heads : 0;
+}
+// What lk_layer_init() gives.
+lk_layer default_layer();
+// The first layout that was published.
+constexpr size_t kLeastLayerBytes = offsetof(lk_layer, kv_layer);
+
+// A reading layer has its KV layer's: follow_kv_layers().
 struct LayerPlan {
-    lk_layer geometry;    // size of this build, sink_logits NULL
-    uint32_t first_head;  // among the heads of all layers
+    lk_layer geometry;    // size of this build, sink_logits NULL; kv_layer is not its own number
+    uint32_t first_head;  // of the KV layer, among the heads of all layers with their own
     uint32_t first_run;   // in Plan::runs, which layers may share
     uint32_t n_runs;      // that cover n_kv_heads
     Metadata metadata;
@@ -101,17 +115,18 @@ struct Plan {
     uint32_t sink_tokens = 0;
     uint32_t recent_tokens = 0;
     ChunkRule chunks;
+    uint32_t n_heads = 0;  // KV heads of all layers with keys and values of their own
     Array<LayerPlan> layers;
     Array<HeadRun> runs;
     Array<uint8_t> classes;
     Array<float> key_parameters;
 
-    // (layer, KV head) pairs: the entries of a block.
-    uint64_t n_entries() const {
-        if (layers.empty())
-            return 0;
-        const LayerPlan &last = layers[layers.size() - 1];
-        return uint64_t{last.first_head} + last.geometry.n_kv_heads;
+    // (layer, KV head) pairs of layers with keys and values of their own: the entries of a block.
+    uint64_t n_entries() const { return n_heads; }
+    bool owns_kv(uint32_t layer) const { return lk::owns_kv(layers[layer].geometry); }
+    // Whose pages the layer's queries attend to: its own, or those of an earlier layer.
+    uint32_t kv_layer(uint32_t layer) const {
+        return owns_kv(layer) ? layer : layers[layer].geometry.kv_layer;
     }
     // [n_runs] of a layer.
     const HeadRun *runs_of(uint32_t layer) const { return runs.data() + layers[layer].first_run; }
@@ -211,6 +226,8 @@ uint64_t geometry_hash(const Plan &plan);
 
 // Check a caller's geometry and copy its layers, sink_logits pointers included.
 lk_status import_geometry(const lk_geometry *geometry, Array<lk_layer> *layers);
+// Give every reading layer the rules of its KV layer.
+void follow_kv_layers(Plan *plan);
 // Give an empty plan its layers, all rules at 16 bits. LK_E_NOMEM.
 lk_status set_layers(Plan *plan, const Array<lk_layer> &layers);
 bool copy_plan(const Plan &from, Plan *to);
@@ -225,7 +242,8 @@ lk_status validate_plan(const Plan &plan);
 lk_status compare_geometry(const Plan &plan, const Array<lk_layer> &layers);
 
 // Setters of checked values (check.h). layer and kv_head may be LK_ALL: LK_E_NOT_FOUND when there
-// is no such one, LK_E_NOMEM. On failure nothing is changed.
+// is no such one, LK_E_NOMEM. On failure nothing is changed. After the last one reading layers
+// follow: follow_kv_layers().
 lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rule &rule);
 lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule);
 // The subject names the numbers, which are checked once head_dim is known.

@@ -97,6 +97,7 @@ lk_status set_preset(Plan *plan, const char *name) {
             ++end;
         share_runs(plan, l, end - l);
     }
+    follow_kv_layers(plan);
     return LK_OK;
 }
 

@@ -237,7 +237,7 @@ PageSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head) {
 uint32_t slot_families(const Plan &plan, SlotFamily *out) {
     uint32_t n = 0;
     for (const LayerPlan &layer : plan.layers) {
-        if (!layer.n_rungs)
+        if (!layer.n_rungs || !owns_kv(layer.geometry))
             continue;
         const uint64_t top = slot_bytes(
             payload_bytes(raw_layout(Side::kKey, layer.geometry.head_dim, plan.page_tokens)));
@@ -253,9 +253,26 @@ uint32_t slot_families(const Plan &plan, SlotFamily *out) {
     return n;
 }
 
+uint64_t staging_bytes(const Plan &plan, uint64_t *offsets) {
+    bool is_read[kMaxLayers] = {};
+    for (uint32_t l = 0; l < plan.layers.size(); ++l)
+        is_read[plan.kv_layer(l)] |= !plan.owns_kv(l);
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < plan.layers.size(); ++l)
+        if (!is_read[plan.kv_layer(l)])
+            bytes = larger(bytes, staged_token_bytes(plan.layers[l].geometry));
+    for (uint32_t l = 0; l < plan.layers.size(); ++l) {
+        const bool is_kept = plan.owns_kv(l) && is_read[l];
+        if (offsets)
+            offsets[l] = is_kept ? bytes : plan.owns_kv(l) ? 0 : offsets[plan.kv_layer(l)];
+        bytes += is_kept ? staged_token_bytes(plan.layers[l].geometry) : 0;
+    }
+    return bytes;
+}
+
 bool can_shrink(const Plan &plan) {
     for (const LayerPlan &layer : plan.layers)
-        if (layer.n_rungs && layer.rungs[layer.n_rungs - 1] < layer.rung)
+        if (layer.n_rungs && layer.rungs[layer.n_rungs - 1] < layer.rung && owns_kv(layer.geometry))
             return true;
     return false;
 }
@@ -263,7 +280,7 @@ bool can_shrink(const Plan &plan) {
 uint64_t sequence_stat_bytes(const Plan &plan) {
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < plan.layers.size(); ++l)
-        for (uint32_t h = 0, end; h < plan.layers[l].geometry.n_kv_heads; h = end) {
+        for (uint32_t h = 0, end; h < own_kv_heads(plan.layers[l].geometry); h = end) {
             KeyFormat key;
             resolve_key(plan, l, h, &key);
             end = plan.run(l, h).end;

@@ -90,6 +90,8 @@ bool build_size_model(const Plan &plan, SizeModel *model) {
     model->windows.clear();
     model->page = {};
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
+        if (!plan.owns_kv(l))
+            continue;
         const uint32_t n_heads = plan.layers[l].geometry.n_kv_heads;
         model->before_layer = model->packed_block;
         const Sums page = model->page;

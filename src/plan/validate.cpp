@@ -226,6 +226,12 @@ lk_status compare_layer(uint32_t layer, const lk_layer &given, const lk_layer &p
         return refuse_real(layer, "scale", given.scale, planned.scale);
     if (given.soft_cap != planned.soft_cap)
         return refuse_real(layer, "soft_cap", given.soft_cap, planned.soft_cap);
+    if (given.kv_layer != planned.kv_layer)
+        return fail(LK_E_MISMATCH,
+                    "geometry.layers[%u] attends to the keys and values of layer %u, the plan is "
+                    "made for those of layer %u",
+                    layer, owns_kv(given) ? layer : given.kv_layer,
+                    owns_kv(planned) ? layer : planned.kv_layer);
     return LK_OK;
 }
 

@@ -158,6 +158,8 @@ class Builder {
 
 lk_status Builder::check_samples() const {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
+        if (!owns_kv(calibrator_.geometry[l]))
+            continue;
         const LayerSamples *own = calibrator_.layers[l];
         const char *missing = !own || !own->n_keys    ? "keys"
                               : !own->n_queries       ? "queries"
@@ -171,7 +173,7 @@ lk_status Builder::check_samples() const {
 
 lk_status Builder::set_centers() {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
-        for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h)
+        for (uint32_t h = 0; h < own_kv_heads(calibrator_.geometry[l]); ++h)
             LK_TRY(set_mean_centers(calibrator_, l, h, plan_));
 
     return LK_OK;
@@ -183,6 +185,8 @@ void Builder::find_least_cost() {
     size_t n = 0;
     bool is_clipped = true;
     for (const LayerSamples *own : calibrator_.layers) {
+        if (!own)  // of a reading layer
+            continue;
         if (!own->costs.size())
             return;
         is_clipped = is_clipped && own->clip_costs.size();
@@ -356,7 +360,7 @@ void Builder::put_forms(const Forms &forms, Side side, uint32_t head_dim, lk_met
 void Builder::list_forms(lk_metadata metadata) {
     uint64_t item = 0;
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
-        for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h) {
+        for (uint32_t h = 0; h < own_kv_heads(calibrator_.geometry[l]); ++h) {
             const uint32_t head_dim = calibrator_.geometry[l].head_dim;
             Forms keys;
             Forms values;
@@ -428,8 +432,9 @@ lk_status Builder::apply() {
     LK_TRY(set_metadata(plan_, LK_ALL, metadata_));
     uint64_t item = 0;
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
-        for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h, item += 2)
+        for (uint32_t h = 0; h < own_kv_heads(calibrator_.geometry[l]); ++h, item += 2)
             LK_TRY(apply_head(l, h, item));
+    follow_kv_layers(plan_);
     return LK_OK;
 }
 
@@ -493,7 +498,7 @@ lk_status Builder::build() {
     if (options_.centers)
         LK_TRY(set_centers());
     for (const lk_layer &layer : calibrator_.geometry)
-        n_values_ += uint64_t{2} * layer.n_kv_heads * layer.head_dim * kPageTokens;
+        n_values_ += uint64_t{2} * own_kv_heads(layer) * layer.head_dim * kPageTokens;
     n_items_ = 2 * plan_->n_entries();
     if (!costs_.resize(n_items_ * kMostForms) || !bytes_.resize(n_items_ * kMostForms) ||
         !choices_.resize(n_items_) || !chosen_.resize(n_items_))

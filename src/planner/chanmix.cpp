@@ -58,6 +58,8 @@ class Builder {
 lk_status Builder::check_samples() const {
     const bool needs_probe = options_.retrieval != LK_RETRIEVAL_NONE;
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
+        if (!owns_kv(calibrator_.geometry[l]))
+            continue;
         const LayerSamples *own = calibrator_.layers[l];
         if (!own || !own->n_keys)
             return fail(LK_E_STATE, "layer %u has had no keys", l);
@@ -124,7 +126,7 @@ lk_status Builder::set_ordinary() {
     LK_TRY(set_value(plan_, LK_ALL, LK_ALL, value));
     LK_TRY(set_metadata(plan_, LK_ALL, options_.metadata));
     for (uint32_t l = 0; l < plan_->layers.size(); ++l)
-        for (uint32_t h = 0; h < plan_->layers[l].geometry.n_kv_heads; ++h) {
+        for (uint32_t h = 0; h < own_kv_heads(plan_->layers[l].geometry); ++h) {
             if (options_.outliers)
                 LK_TRY(set_classes(l, h));
             if (options_.centers)
@@ -136,7 +138,7 @@ lk_status Builder::set_ordinary() {
 
 lk_status Builder::rank_heads() {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
-        for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h)
+        for (uint32_t h = 0; h < own_kv_heads(calibrator_.geometry[l]); ++h)
             if (!ranked_.push({retrieval_score(calibrator_, l, h), l, h}))
                 return fail(LK_E_NOMEM, "no memory to rank the heads");
     std::sort(ranked_.begin(), ranked_.end(), [](const RankedHead &a, const RankedHead &b) {
@@ -173,6 +175,7 @@ lk_status Builder::set_retrieval(uint64_t n) {
         const bool has_values = options_.retrieval == LK_RETRIEVAL_KEY_VALUE;
         LK_TRY(set_head_bits(plan_, l, own, has_values ? own : none));
     }
+    follow_kv_layers(plan_);
     return LK_OK;
 }
 

@@ -84,6 +84,8 @@ class Builder {
 
 lk_status Builder::check_samples() const {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
+        if (!owns_kv(calibrator_.geometry[l]))
+            continue;
         LK_TRY(check_sensitivity(calibrator_, l, false, options_.sensitivity));
         LK_TRY(check_sensitivity(calibrator_, l, true, options_.sensitivity));
         const LayerSamples *own = calibrator_.layers[l];
@@ -115,6 +117,8 @@ lk_status Builder::set_frame() {
 lk_status Builder::set_scales() {
     float scales[LK_MAX_HEAD_DIM];
     for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
+        if (!plan_->owns_kv(l))
+            continue;
         const LayerSamples &own = *calibrator_.layers[l];
         const uint32_t head_dim = plan_->layers[l].geometry.head_dim;
         const double exponent = exponent_of(best_exponent(own));
@@ -136,7 +140,7 @@ bool Builder::push_items(uint32_t layer, uint32_t first_head, uint32_t n_heads) 
 lk_status Builder::list_items() {
     bool has_memory = true;
     for (uint32_t l = 0; l < plan_->layers.size() && has_memory; ++l) {
-        const uint32_t n_heads = plan_->layers[l].geometry.n_kv_heads;
+        const uint32_t n_heads = own_kv_heads(plan_->layers[l].geometry);
         const uint32_t step = options_.scope == LK_SCOPE_HEAD ? 1 : n_heads;
         for (uint32_t h = 0; h < n_heads && has_memory; h += step)
             has_memory = push_items(l, h, step);
@@ -210,7 +214,9 @@ lk_status Builder::set_widths() {
         }
     }
     for (uint32_t l = 0; l < plan_->layers.size(); ++l)
-        LK_TRY(set_layer(l));
+        if (plan_->owns_kv(l))
+            LK_TRY(set_layer(l));
+    follow_kv_layers(plan_);
     return LK_OK;
 }
 
@@ -303,6 +309,8 @@ lk_status Builder::set_order() {
     };
     Array<Ranked> ranked(*calibrator_.allocator);
     for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
+        if (!plan_->owns_kv(l))
+            continue;
         const Item all = {l, 0, plan_->layers[l].geometry.n_kv_heads, true, true};
         if (!ranked.push({cost_of(all, narrowest()), l}))
             return fail(LK_E_NOMEM, "no memory to order the layers");
@@ -320,7 +328,7 @@ lk_status Builder::set_budgets() {
                            options_.budget_step_tokens};
     for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
         const uint32_t n_rungs = plan_->layers[l].n_rungs;
-        if (n_rungs)
+        if (n_rungs && plan_->owns_kv(l))
             LK_TRY(set_layer_budget(plan_, l, most_layer_bytes(*plan_, l, n_rungs - 1, replay)));
     }
     return LK_OK;
@@ -336,6 +344,7 @@ lk_status Builder::build() {
     LK_TRY(set_order());
     if (options_.layer_budgets)
         LK_TRY(set_budgets());
+    follow_kv_layers(plan_);
     return validate_plan(*plan_);
 }
 

@@ -275,7 +275,7 @@ lk_status lk_calibrator_get_geometry(const lk_calibrator *calibrator, lk_layer *
         const auto size = static_cast<uint32_t>(stride);
         std::memcpy(bytes + l * stride, &size, sizeof size);
         const lk_status status =
-            lk::export_struct(bytes + l * stride, &own, sizeof own, sizeof own, "layers");
+            lk::export_struct(bytes + l * stride, &own, sizeof own, lk::kLeastLayerBytes, "layers");
         if (status != LK_OK)
             return status;
     }

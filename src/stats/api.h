@@ -29,8 +29,15 @@ inline lk_status check_layer_index(const lk_calibrator *calibrator, uint32_t lay
     if (!calibrator)
         return null_argument("calibrator");
     const size_t n = calibrator->model.geometry.size();
-    return layer < n ? LK_OK
-                     : fail(LK_E_NOT_FOUND, "layer is %u, the model has %zu layers", layer, n);
+    if (layer >= n)
+        return fail(LK_E_NOT_FOUND, "layer is %u, the model has %zu layers", layer, n);
+    const lk_layer &shape = calibrator->model.geometry[layer];
+    return shape.kv_layer == LK_OWN_KV
+               ? LK_OK
+               : fail(LK_E_ARGUMENT,
+                      "layer is %u, which reads the keys and values of layer %u: statistics are of "
+                      "that layer",
+                      layer, shape.kv_layer);
 }
 
 inline lk_status check_head_index(const lk_calibrator *calibrator, uint32_t layer,

@@ -64,7 +64,7 @@ lk_status begin_cost_run(CostRun *run, const Array<lk_layer> &layers,
     for (const lk_layer &layer : layers) {
         if (!run->first_trial.push(static_cast<uint32_t>(n)))
             return no_memory();
-        n += uint64_t{2} * layer.n_kv_heads * run->n_clips();
+        n += uint64_t{2} * own_kv_heads(layer) * run->n_clips();
     }
     const uint64_t n_documents = uint64_t{options.n_kinds} * options.n_documents;
     if (n * n_documents > kMaxTrials)
@@ -114,14 +114,18 @@ lk_status make_trial_plan(const CostRun &run, uint32_t trial, Plan *plan) {
         rule.bits = kBits;
         rule.group = std::min(kGroup, plan->layers[own.layer].geometry.head_dim);
         rule.clip = own.clip;
-        return set_value(plan, own.layer, own.kv_head, rule);
+        LK_TRY(set_value(plan, own.layer, own.kv_head, rule));
+        follow_kv_layers(plan);
+        return LK_OK;
     }
     lk_key_rule rule;
     key_rule_of(*plan, own.layer, own.kv_head, &rule);
     rule.bits = kBits;
     rule.group = kGroup;
     rule.clip = own.clip;
-    return set_key(plan, own.layer, own.kv_head, rule);
+    LK_TRY(set_key(plan, own.layer, own.kv_head, rule));
+    follow_kv_layers(plan);
+    return LK_OK;
 }
 
 void set_divergence(CostRun *run, uint32_t trial, double bits) {
@@ -137,7 +141,9 @@ lk_status finish_costs(const CostRun &run, Calibrator *calibrator) {
     uint32_t most = 0;
     // Memory comes first, so that nothing fails once a layer has its costs.
     for (uint32_t l = 0; l < n_layers; ++l) {
-        const uint32_t n = 2 * calibrator->geometry[l].n_kv_heads;
+        const uint32_t n = 2 * own_kv_heads(calibrator->geometry[l]);
+        if (!n)
+            continue;
         LayerSamples *own = samples_of(calibrator, l);
         if (!own || !own->costs.reserve(n) || !own->clip_costs.reserve(size_t{n} * LK_COST_CLIPS))
             return no_memory();
@@ -146,6 +152,8 @@ lk_status finish_costs(const CostRun &run, Calibrator *calibrator) {
     if (!whole.reserve(most) || !clipped.reserve(size_t{most} * LK_COST_CLIPS))
         return no_memory();
     for (uint32_t l = 0; l < n_layers; ++l) {
+        if (!owns_kv(calibrator->geometry[l]))
+            continue;
         whole.clear();
         clipped.clear();
         for (uint32_t t = run.first_trial[l]; t < run.first_trial[l + 1]; ++t) {

@@ -27,6 +27,8 @@ constexpr uint64_t kCountColumns = 6;
 // bits of keys and of values.
 constexpr uint64_t kSearchColumns = 5;
 constexpr const char *kSearchName = "scale_search";
+// I64 [n_layers], there when a layer reads another one's keys and values: each layer's KV layer.
+constexpr const char *kKvLayerName = "kv_layer";
 
 // Tensors of a layer, "layer.N." before the name.
 enum class LayerTensor {

@@ -217,6 +217,11 @@ class Reader {
             for (uint32_t l = 0; l < n_layers; ++l)
                 read_search(l, searches);
         }
+        for (uint32_t l = 0; l < n_layers; ++l)
+            if (!owns_kv(out_->geometry[l]) && out_->layers[l])
+                expect(fail(LK_E_CORRUPT,
+                            "layer %u has statistics and reads the keys and values of layer %u", l,
+                            out_->geometry[l].kv_layer));
         file_.expect_all_used();
     }
 
@@ -224,11 +229,12 @@ class Reader {
     void read_geometry(uint64_t n_layers) {
         const uint8_t *whole = file_.take("geometry", "I64", {n_layers, kGeometryColumns}, 8);
         const uint8_t *reals = file_.take("geometry_real", "F64", {n_layers, kRealColumns}, 8);
+        const uint8_t *kv_layers =
+            file_.has(kKvLayerName) ? file_.take(kKvLayerName, "I64", {n_layers}, 8) : nullptr;
         Array<lk_layer> layers(*out_->allocator);
         std::vector<std::vector<float>> sinks(n_layers);
         for (uint64_t l = 0; l < n_layers; ++l) {
-            lk_layer layer = {};
-            layer.size = sizeof layer;
+            lk_layer layer = default_layer();
             uint32_t *const numbers[kGeometryColumns] = {&layer.n_query_heads, &layer.n_kv_heads,
                                                          &layer.head_dim, &layer.window_tokens,
                                                          &layer.window_sink_tokens};
@@ -237,11 +243,15 @@ class Reader {
             layer.scale = real(reals, l * kRealColumns, "geometry_real");
             layer.soft_cap = real(reals, l * kRealColumns + 1, "geometry_real");
             const std::string prefix = "layer " + std::to_string(l) + ": ";
-            expect(check_layer(layer, {prefix.c_str(), false, LK_E_CORRUPT}));
+            const Subject subject = {prefix.c_str(), false, LK_E_CORRUPT};
+            expect(check_layer(layer, subject));
+            if (kv_layers)
+                layer.kv_layer = std::min(dimension(load<int64_t>(kv_layers, l), l), kMaxLayers);
             sinks[l] = read_sinks(static_cast<uint32_t>(l), layer);
             layer.sink_logits = sinks[l].empty() ? nullptr : sinks[l].data();
             if (!layers.push(layer))
                 throw std::bad_alloc();
+            expect(take_kv_layer(layers.data(), static_cast<uint32_t>(l), subject));
         }
         expect(set_geometry(out_, layers));
     }

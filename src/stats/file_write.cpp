@@ -111,6 +111,22 @@ bool has_search(const Calibrator &calibrator) {
     return false;
 }
 
+bool has_reading_layer(const Calibrator &calibrator) {
+    for (const lk_layer &layer : calibrator.geometry)
+        if (layer.kv_layer != LK_OWN_KV)
+            return true;
+    return false;
+}
+
+// "kv_layer".
+void put_kv_layers(const Calibrator &calibrator, Sink *out) {
+    int64_t own = 0;
+    for (const lk_layer &layer : calibrator.geometry) {
+        out->put_value(layer.kv_layer == LK_OWN_KV ? own : int64_t{layer.kv_layer});
+        ++own;
+    }
+}
+
 // "scale_search"; layers without a search have zeros.
 void put_searches(const Calibrator &calibrator, Sink *out) {
     const LayerSamples none(*calibrator.allocator);
@@ -186,6 +202,8 @@ uint64_t Writer::write_header() {
     entry("geometry", "I64", n_layers, kGeometryColumns, n_layers * kGeometryColumns * 8);
     entry("geometry_real", "F64", n_layers, kRealColumns, n_layers * kRealColumns * 8);
     entry("counts", "I64", n_layers, kCountColumns, n_layers * kCountColumns * 8);
+    if (has_reading_layer(calibrator_))
+        entry(kKvLayerName, "I64", n_layers, 0, n_layers * 8);
     if (has_search(calibrator_))
         entry(kSearchName, "I64", n_layers, kSearchColumns, n_layers * kSearchColumns * 8);
     for (uint32_t l = 0; l < n_layers; ++l)
@@ -207,6 +225,8 @@ uint64_t Writer::write_header() {
 
 uint64_t Writer::write_data() {
     put_geometry(calibrator_, &out_);
+    if (has_reading_layer(calibrator_))
+        put_kv_layers(calibrator_, &out_);
     if (has_search(calibrator_))
         put_searches(calibrator_, &out_);
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "plan/plan.h"
 #include "stats/attention.h"
 #include "stats/sensitivity.h"
 
@@ -166,9 +167,12 @@ lk_status check_sensitivity(const Calibrator &calibrator, uint32_t layer, bool i
 }
 
 lk_sensitivity known_sensitivity(const Calibrator &calibrator) {
-    for (const LayerSamples *own : calibrator.layers)
-        if (!own || !own->n_gradients[0] || !own->n_gradients[1])
+    for (uint32_t l = 0; l < calibrator.layers.size(); ++l) {
+        const LayerSamples *own = calibrator.layers[l];
+        const bool is_known = own && own->n_gradients[0] && own->n_gradients[1];
+        if (!is_known && owns_kv(calibrator.geometry[l]))
             return LK_SENSITIVITY_OUTPUT;
+    }
     return LK_SENSITIVITY_GRADIENT;
 }
 

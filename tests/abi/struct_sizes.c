@@ -28,7 +28,7 @@ OFFSET(lk_queue, wait_value, 24);
 OFFSET(lk_queue, signal_semaphore, 32);
 OFFSET(lk_queue, signal_value, 40);
 
-SIZE(lk_layer, 40);
+SIZE(lk_layer, 48);
 OFFSET(lk_layer, size, 0);
 OFFSET(lk_layer, n_query_heads, 4);
 OFFSET(lk_layer, n_kv_heads, 8);
@@ -38,6 +38,7 @@ OFFSET(lk_layer, window_sink_tokens, 20);
 OFFSET(lk_layer, scale, 24);
 OFFSET(lk_layer, soft_cap, 28);
 OFFSET(lk_layer, sink_logits, 32);
+OFFSET(lk_layer, kv_layer, 40);
 
 SIZE(lk_geometry, 16);
 OFFSET(lk_geometry, size, 0);

@@ -174,8 +174,12 @@ void rig_values(const rig *r, uint32_t layer, uint32_t kind, const rig_token *to
     const lk_layer *own = &r->layers[layer];
     const uint32_t n_heads = kind == RIG_Q ? own->n_query_heads : own->n_kv_heads;
     const size_t width = (size_t)n_heads * own->head_dim;
+    const uint32_t from = kind == RIG_Q                ? layer
+                          : r->copied_kv[layer]        ? r->copied_kv[layer] - 1
+                          : own->kv_layer == LK_OWN_KV ? layer
+                                                       : own->kv_layer;
     for (uint32_t t = 0; t < n; ++t)
-        fill(out + t * width, tokens[t], layer, kind, (uint32_t)width);
+        fill(out + t * width, tokens[t], from, kind, (uint32_t)width);
 }
 
 void *rig_place(rig *r, const void *from, size_t bytes) {
@@ -271,7 +275,7 @@ lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n
     return lk_append(r->cache, layer, &k, &v);
 }
 
-static lk_status attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
+lk_status rig_attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
     const lk_layer *own = &r->layers[layer];
     const uint32_t width = own->n_query_heads * own->head_dim;
     const size_t bytes = (size_t)n * width * sizeof(float);
@@ -294,8 +298,9 @@ static lk_status attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_
 }
 
 lk_status rig_layer(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
-    const lk_status status = rig_append(r, layer, tokens, n);
-    return status ? status : attend(r, layer, tokens, n, out);
+    const lk_status status =
+        r->layers[layer].kv_layer == LK_OWN_KV ? rig_append(r, layer, tokens, n) : LK_OK;
+    return status ? status : rig_attend(r, layer, tokens, n, out);
 }
 
 lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out) {
@@ -331,7 +336,8 @@ lk_status rig_append_tokens(rig *r, lk_sequence id, const rig_token *tokens, uin
     if (status)
         return status;
     for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
-        assert_int_equal(rig_append(r, l, tokens, n), LK_OK);
+        if (r->layers[l].kv_layer == LK_OWN_KV)
+            assert_int_equal(rig_append(r, l, tokens, n), LK_OK);
     return lk_step_commit(r->cache, NULL);
 }
 

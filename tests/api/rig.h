@@ -55,6 +55,7 @@ typedef struct rig {
     rig_memory memory;
     uint32_t cpu_mask;  // LK_CPU_* bits
     uint32_t max_step_tokens;
+    uint32_t copied_kv[RIG_LAYERS];  // 1 + the layer whose keys and values it gets; 0 = its own
     rig_buffer buffers[RIG_LAYERS][RIG_BUFFERS];
     void *placed[RIG_PLACED];
     uint32_t n_placed;
@@ -93,13 +94,16 @@ lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens,
 
 // Output elements of a token over all layers.
 uint32_t rig_width(const rig *r);
-// Queries, keys or values (RIG_Q, RIG_K, RIG_V) of tokens, [n][heads][head_dim].
+// Queries, keys or values (RIG_Q, RIG_K, RIG_V) of tokens, [n][heads][head_dim]. Keys and values of
+// a reading layer are its KV layer's.
 void rig_values(const rig *r, uint32_t layer, uint32_t kind, const rig_token *tokens, uint32_t n,
                 float *out);
-// One layer of the open step. out [n][rig_width] or NULL.
+// One layer of the open step, of which a reading layer appends nothing. out [n][rig_width] or NULL.
 lk_status rig_layer(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out);
 // Append a layer's keys and values, without attention.
 lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n);
+// The other half of rig_layer().
+lk_status rig_attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out);
 // All layers of the open step.
 lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out);
 // A whole step of one sequence: `n` tokens of `chain` from `place` on.

@@ -99,6 +99,11 @@ def chunks(folder: pathlib.Path) -> None:
         expect(part in table, f'the table of widths has {part}')
     for name in ('fp16', 'kitty-pro', 'pm-kvq'):
         expect('Bits of a channel by layer' in run('plan', name, '--explain').stdout, f'{name} has a table of widths')
+    reading = str(ROOT / 'tests/fuzz/plan/reading-layers.json')
+    table = run('plan', reading, '--explain', '--png', str(folder / 'reading.png')).stdout
+    expect('layers 2\n  attend to the pages of layer 0\n' in table, 'layer 2 has no pages of its own')
+    got = json.loads(run('plan', reading, '--json').stdout)
+    expect(got['bytes_per_token'] == 2 * 2 * (2 * 64 + 32), 'pages that are read count once')
     run('plan', 'kitty', '--chunk', '32', code=2)
     run('plan', 'cocktail', '--mix', '60,30,20', code=2)
     run('plan', 'cocktail', '--plot', str(folder / 'none.png'), code=2)

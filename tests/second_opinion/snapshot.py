@@ -45,9 +45,11 @@ class Plan:
         self.json = json.loads(text)
         self.page, self.sinks = self.json['page_tokens'], self.json['sink_tokens']
         layers = [layer for layer in self.json['geometry']['layers'] for _ in range(layer.get('count', 1))]
-        heads = [head for layer in self.json['layers'] for _ in range(layer.get('count', 1))
-                 for head in layer['heads'] for _ in range(head.get('count', 1))]
-        self.entries = [(l, h, layer) for l, layer in enumerate(layers) for h in range(layer['kv_heads'])]
+        rules = [layer for layer in self.json['layers'] for _ in range(layer.get('count', 1))]
+        heads = [head for layer, own in zip(layers, rules) if 'kv_layer' not in layer
+                 for head in own['heads'] for _ in range(head.get('count', 1))]
+        self.entries = [(l, h, layer) for l, layer in enumerate(layers) if 'kv_layer' not in layer
+                        for h in range(layer['kv_heads'])]
         self.centers = [head['key'].get('centers') for head in heads]
         chunks = self.json.get('chunks')
         self.chunk = chunks['tokens'] if chunks else 0
@@ -57,6 +59,8 @@ class Plan:
             state += struct.pack('<5I2f', layer['query_heads'], layer['kv_heads'], layer['head_dim'],
                                  layer.get('window', 0), layer.get('window_sinks', 0),
                                  layer.get('scale', 0) + 0.0, layer.get('soft_cap', 0) + 0.0)
+        for l, layer in enumerate(layers):
+            state += struct.pack('<2I', l, layer['kv_layer']) if 'kv_layer' in layer else b''
         self.geometry_hash = xxh3_64(state)
 
     def block(self, index):

@@ -95,8 +95,17 @@ void Machine::choose_layers() {
             layer.soft_cap = 15;
         layers_.push_back(layer);
     }
+    // The first steps of a cache with a full budget are those of a chosen seed.
+    if (!options_.is_full && choices_.one_in(4)) {
+        const uint32_t kv_layer = choices_.below(n);
+        lk_layer layer = layers_[kv_layer];
+        layer.n_query_heads = layer.n_kv_heads * (1 + choices_.below(3));
+        layer.soft_cap = choices_.one_in(2) ? 15 : 0;
+        layer.kv_layer = kv_layer;
+        layers_.push_back(layer);
+    }
     require(lk_geometry_init(&geometry_, sizeof geometry_) == LK_OK);
-    geometry_.n_layers = n;
+    geometry_.n_layers = static_cast<uint32_t>(layers_.size());
     geometry_.layers = layers_.data();
 }
 
@@ -158,6 +167,8 @@ void Machine::choose_rules() {
     require(lk_plan_set_pages(plan_, page) == LK_OK);
     require(lk_plan_set_recent(plan_, 16 * choices_.below(4), choices_.below(3) * 20) == LK_OK);
     for (uint32_t l = 0; l < layers_.size(); ++l) {
+        if (!lk::owns_kv(layers_[l]))
+            continue;
         choose_ladder(l);
         require(lk_plan_set_metadata(
                     plan_, l, choices_.one_in(3) ? LK_METADATA_F8 : LK_METADATA_F16) == LK_OK);
@@ -466,9 +477,10 @@ bool Machine::shrink() {
     require(lk_plan_get_ladder(plan_, layer, rungs, &n_rungs, nullptr, nullptr) == LK_OK);
     const uint32_t bits = n_rungs ? rungs[choices_.below(n_rungs)] : 8;
     const lk_status status = lk_cache_shrink(cache_, layer, bits);
-    if (!n_rungs || bits > model_->rung(layer) || bits == 16) {
+    if (!n_rungs || bits > model_->rung(layer) || bits == 16 || !lk::owns_kv(layers_[layer])) {
         ++counts_.operations;
-        return expect(status == LK_E_ARGUMENT, "a step up a ladder is taken") && check_lengths();
+        return expect(status == LK_E_ARGUMENT, "a step up a ladder, or of none, is taken") &&
+               check_lengths();
     }
     ++counts_.shrinks;
     model_->set_rung(layer, bits);
@@ -551,6 +563,7 @@ void Machine::fill_new_tokens(uint32_t n, NewTokens *part) {
 lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewTokens> *parts,
                              bool *right) {
     const lk_layer &own = layers_[layer];
+    const bool reads = !lk::owns_kv(own);
     const size_t kv = size_t{own.n_kv_heads} * own.head_dim;
     const size_t width = size_t{own.n_query_heads} * own.head_dim;
     std::vector<float> keys(n_tokens * kv), values(n_tokens * kv), queries(n_tokens * width),
@@ -562,7 +575,7 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
     for (NewTokens &part : *parts) {
         std::copy(part.queries[layer].begin(), part.queries[layer].end(),
                   queries.begin() + static_cast<std::ptrdiff_t>(part.first * width));
-        for (uint32_t t = 0; t < part.fresh.n; ++t)
+        for (uint32_t t = 0; !reads && t < part.fresh.n; ++t)
             for (uint32_t h = 0; h < own.n_kv_heads; ++h) {
                 const size_t at = (part.first + t) * kv + size_t{h} * own.head_dim;
                 const uint32_t e = model_->first_entry(layer) + h;
@@ -575,7 +588,8 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
                 part.fresh.heads[e].push_back(std::move(token));
             }
     }
-    const bool has_fault = choices_.one_in(300) && options_.device->backend == LK_BACKEND_CPU;
+    const bool has_fault =
+        !reads && choices_.one_in(300) && options_.device->backend == LK_BACKEND_CPU;
     if (has_fault)
         keys[choices_.below(static_cast<uint32_t>(keys.size()))] = INFINITY;
     const Rows k(*options_.device, keys, own.n_kv_heads, own.head_dim);
@@ -584,6 +598,10 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
     const Rows o(*options_.device, out, own.n_query_heads, own.head_dim);
     counts_.operations += 2;
     lk_status status = lk_append(cache_, layer, k.tensor(), v.tensor());
+    if (reads) {
+        *right = expect(status == LK_E_ARGUMENT, "a reading layer was appended") && *right;
+        status = LK_OK;
+    }
     if (has_fault) {
         *right = expect(status == LK_E_DATA, "an infinity was taken") && *right;
         ++counts_.faults;

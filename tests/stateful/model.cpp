@@ -87,8 +87,8 @@ StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &in
 Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
     : plan_(plan), layers_(layers) {
     for (uint32_t l = 0; l < layers.size(); ++l) {
-        first_entries_.push_back(n_entries());
-        for (uint32_t h = 0; h < layers[l].n_kv_heads; ++h) {
+        first_entries_.push_back(plan.owns_kv(l) ? n_entries() : first_entries_[plan.kv_layer(l)]);
+        for (uint32_t h = 0; h < lk::own_kv_heads(plan.layers[l].geometry); ++h) {
             Entry entry{};
             entry.layer = l;
             entry.head = h;
@@ -305,9 +305,9 @@ void Model::pack(Sequence *sequence, uint64_t page) const {
     sequence->pages[page].is_packed = true;
 }
 
-double Model::logit(uint32_t entry, const float *query, const Token &token) const {
+double Model::logit(const lk_layer &layer, uint32_t entry, const float *query,
+                    const Token &token) const {
     const Entry &own = entries_[entry];
-    const lk_layer &layer = layers_[own.layer];
     const uint32_t n = layer.head_dim;
     double dot = 0;
     for (uint32_t c = 0; c < n; ++c) {
@@ -339,7 +339,7 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
         const bool is_near = !own.window_tokens || place + own.window_tokens > position;
         if (!is_near && place >= own.window_sink_tokens)
             return;
-        const double logit = this->logit(e, query, token);
+        const double logit = this->logit(own, e, query, token);
         highest = std::max(highest, logit);
         logits.push_back(logit);
         tokens.push_back(&token);

@@ -158,7 +158,8 @@ class Model {
                    const std::vector<uint64_t> &own, Sequence *sequence, uint64_t page) const;
     std::vector<uint16_t> dequantize(uint32_t entry, bool is_value, const Before &before,
                                      const std::vector<uint64_t> &own, Sequence *sequence) const;
-    double logit(uint32_t entry, const float *query, const Token &token) const;
+    double logit(const lk_layer &layer, uint32_t entry, const float *query,
+                 const Token &token) const;
     // Positions of a page's tokens, as they lie.
     std::vector<uint64_t> positions(const std::vector<uint32_t> &order, uint64_t length,
                                     uint64_t page) const;

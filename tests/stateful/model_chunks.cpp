@@ -242,7 +242,7 @@ std::vector<double> Model::chunk_scores(const Sequence &sequence, const Fresh &f
                 const bool is_new = at >= sequence.length;
                 const Token &token =
                     is_new ? fresh.heads[e][at - sequence.length] : sequence.heads[e][at];
-                weights.push_back(std::exp(logit(e, query, token)));
+                weights.push_back(std::exp(logit(own, e, query, token)));
                 sum += weights.back();
             }
             for (uint64_t i = 0; i < n_tokens; ++i)

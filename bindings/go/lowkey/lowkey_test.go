@@ -375,6 +375,32 @@ func TestLayersHaveBudgets(t *testing.T) {
 	wants(t, plan.SetLayerBudget(0, 1), Argument, "layer 0 has no ladder")
 }
 
+func TestALayerReadsTheKeysOfAnother(t *testing.T) {
+	kvLayer := uint32(0)
+	model := append(geometry(), Layer{QueryHeads: 4 * kvHeads, KVHeads: kvHeads, HeadDim: headDim, KVLayer: &kvLayer})
+	plan := must[*Plan](t)(NewPlan("fp16", model))
+	defer plan.Close()
+	wants(t, plan.SetMetadata(layers, MetadataF8), Argument, "set that layer's")
+	context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
+	cache := must[*Cache](t)(context.NewCache(model, plan, CacheOptions{BudgetBytes: 64 << 20}))
+	defer func() {
+		cache.Close()
+		check(t, context.Close())
+	}()
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	step := must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{sequence, 3}))
+	run(t, step, 0)
+	tensor := must[Tensor](t)
+	out := make([]float32, 3*4*kvHeads*headDim)
+	check(t, step.Attend(layers, tensor(Of(values(0, 3, 4*kvHeads, 9), 4*kvHeads, headDim)),
+		tensor(Of(out, 4*kvHeads, headDim)), Tensor{}))
+	check(t, step.Commit())
+	// The first token attends to its own value alone, whatever the query.
+	if out[0] == 0 || out[0] != out[headDim] {
+		t.Errorf("the first two query heads of the first token give %g and %g", out[0], out[headDim])
+	}
+}
+
 func TestLogsArriveAndTheirPanicsStayInGo(t *testing.T) {
 	var mu sync.Mutex
 	var lines []string

@@ -22,6 +22,7 @@ type Layer struct {
 	Scale                        float32 // of the logits; 0 = 1 / sqrt(HeadDim)
 	SoftCap                      float32 // 0 = off
 	SinkLogits                   []float32
+	KVLayer                      *uint32 // earlier layer whose keys and values this one reads; nil = its own
 }
 
 // Geometry is a model's attention layers.
@@ -67,6 +68,9 @@ func (g Geometry) raw() (*C.lk_geometry, func(), error) {
 		layer.window_sink_tokens = C.uint32_t(from.WindowSinkTokens)
 		layer.scale = C.float(from.Scale)
 		layer.soft_cap = C.float(from.SoftCap)
+		if from.KVLayer != nil {
+			layer.kv_layer = C.uint32_t(*from.KVLayer)
+		}
 		if from.SinkLogits != nil {
 			if len(from.SinkLogits) != int(from.QueryHeads) {
 				free()

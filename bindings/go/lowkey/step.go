@@ -220,7 +220,8 @@ func (s *Step) Append(layer int, k, v Tensor) error {
 	})
 }
 
-// Attend attends the queries of the layer that was appended last.
+// Attend attends the queries of the layer that was appended last, or of one that reads the keys and
+// values of an appended layer (Layer.KVLayer).
 func (s *Step) Attend(layer int, q, out, lse Tensor) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -84,7 +84,7 @@ class Capability(Structure):
 class Layer(Structure):
     _fields_ = [('size', c_uint32), ('n_query_heads', c_uint32), ('n_kv_heads', c_uint32), ('head_dim', c_uint32),
                 ('window_tokens', c_uint32), ('window_sink_tokens', c_uint32), ('scale', c_float),
-                ('soft_cap', c_float), ('sink_logits', POINTER(c_float))]
+                ('soft_cap', c_float), ('sink_logits', POINTER(c_float)), ('kv_layer', c_uint32)]
 
 
 class Geometry(Structure):
@@ -267,7 +267,7 @@ CONSTANTS: dict[str, int] = {
     'LK_CPU_REFERENCE_ONLY': 1, 'LK_CPU_NO_AVX2': 2, 'LK_CPU_NO_AVX512': 4, 'LK_CPU_NO_NEON': 8,
     'LK_VULKAN_NO_FLOAT16': 1, 'LK_VULKAN_NO_SUBGROUP': 2, 'LK_VULKAN_NO_INTEGER_DOT': 4,
     'LK_VULKAN_NO_COOPERATIVE_MATRIX': 8, 'LK_VULKAN_NO_TIMELINE': 16,
-    'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
+    'LK_ALL': 0xFFFFFFFF, 'LK_OWN_KV': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
     'LK_RANKING_KEY': 1, 'LK_RANKING_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
     'LK_CHUNK_NONE': 0, 'LK_CHUNK_LOW': 1, 'LK_CHUNK_MIDDLE': 2, 'LK_CHUNK_HIGH': 3,
     'LK_DEFER_OFF': 0, 'LK_DEFER_REFUSE': 1, 'LK_DEFER_PACK': 2,
@@ -333,6 +333,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_key_scales': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_key_scales': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_ladder': (_status, [_p, _u32, _p, _p, _p, _p]),
+    'lk_plan_get_layer': (_status, [_p, _u32, _p]),
     'lk_plan_name': (c_char_p, [_p]),
     'lk_plan_get_pages': (_status, [_p, _p, _p, _p]),
     'lk_plan_width': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _u32, _p, _p]),

@@ -24,6 +24,7 @@ SENSITIVITIES = {'gradient': 1, 'output': 2}
 PAIRINGS = {'rotate-half': 1, 'interleaved': 2}
 POSITION_SCALE = 4  #: factor of the positions in PM-KVQ's positional interpolation
 SCALE_EXPONENTS = 21
+_OWN_KV = _abi.CONSTANTS['LK_OWN_KV']
 COST_CLIPS = (0.85, 0.7)  #: the clips that costs are measured with
 CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
 
@@ -265,7 +266,8 @@ class Calibrator:
         check(lk.lk_calibrator_get_geometry(box, layers, n.value, _abi.byref(n)))
         made.geometry = Geometry(tuple(
             Layer(one.n_query_heads, one.n_kv_heads, one.head_dim, one.window_tokens, one.window_sink_tokens,
-                  one.scale, one.soft_cap) for one in layers))
+                  one.scale, one.soft_cap, kv_layer=None if one.kv_layer == _OWN_KV else one.kv_layer)
+            for one in layers))
         return made
 
     def to_bytes(self) -> bytes:

@@ -36,6 +36,8 @@ class Layer:
     scale               of the logits; 0 = 1 / sqrt(head_dim)
     soft_cap            logits become soft_cap * tanh(logit / soft_cap); 0 = off
     sink_logits         [n_query_heads] a learned logit that joins each softmax; empty = none
+    kv_layer            the earlier layer whose keys and values this one reads: it has no append, no bytes and the
+                        rules of that layer; None = its own
     """
 
     n_query_heads: int
@@ -46,6 +48,7 @@ class Layer:
     scale: float = 0.0
     soft_cap: float = 0.0
     sink_logits: tuple[float, ...] = ()
+    kv_layer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class Geometry:
             for name in ('n_query_heads', 'n_kv_heads', 'head_dim', 'window_tokens', 'window_sink_tokens', 'scale',
                          'soft_cap'):
                 setattr(layers[i], name, getattr(layer, name))
+            if layer.kv_layer is not None:
+                layers[i].kv_layer = layer.kv_layer
             if layer.sink_logits:
                 if len(layer.sink_logits) != layer.n_query_heads:
                     raise ArgumentError(f'layer {i} has {len(layer.sink_logits)} sink_logits and '
@@ -179,7 +184,7 @@ class PlanSpec:
     page_tokens    32, 64 or 128
     sink_tokens    the first tokens of a sequence that stay at 16 bits, a multiple of 16
     recent_tokens  the last tokens that stay at 16 bits
-    layers         one rule for all layers, or a rule for each
+    layers         one rule for all layers, or a rule for each; a reading layer has that of its KV layer
     chunks         classes of a context's chunks; None = no chunks
     """
 
@@ -279,6 +284,11 @@ class Plan:
         if len(rules) != len(geometry.layers):
             raise ArgumentError(f'{len(rules)} rules for {len(geometry.layers)} layers')
         for i, (rule, layer) in enumerate(zip(rules, geometry.layers)):
+            if layer.kv_layer is not None and layer.kv_layer != i:
+                if rule != rules[layer.kv_layer]:
+                    raise ArgumentError(f'layer {i} reads the keys and values of layer {layer.kv_layer} and has other '
+                                        'rules')
+                continue
             plan.set_metadata(rule.metadata, i)
             for what, heads, put in (('key', rule.key, plan.set_key), ('value', rule.value, plan.set_value)):
                 if not isinstance(heads, tuple):
@@ -528,5 +538,6 @@ def _geometry_of(entry: dict[str, Any]) -> Geometry:
     layers: list[Layer] = []
     for one in entry['layers']:
         layers += [Layer(one['query_heads'], one['kv_heads'], one['head_dim'], one.get('window', 0),
-                         one.get('window_sinks', 0), one.get('scale', 0.0), one.get('soft_cap', 0.0))] * one['count']
+                         one.get('window_sinks', 0), one.get('scale', 0.0), one.get('soft_cap', 0.0),
+                         kv_layer=one.get('kv_layer'))] * one['count']
     return Geometry(tuple(layers))

@@ -71,7 +71,7 @@ class Step:
     def attend(self, layer: int, q: Any, out: Any = None, lse: Any = None) -> Any:
         """Attention of the step's tokens over their sequences, on the packed bytes.
 
-        layer  the one that append() was called for last
+        layer  the one that append() was called for last, or one that reads the keys and values of an appended layer
         q      [n_tokens, n_query_heads, head_dim], after RoPE
         out    [n_tokens, n_query_heads, head_dim] written by the call; default: a new array like q
         lse    None, True for a new array, or a float32 array [n_tokens, n_query_heads]: the natural logarithm of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import GEOMETRY, attention, run_step, tensors
+from conftest import GEOMETRY, WHOLE, attention, run_step, tensors
 
 import lowkey
 
@@ -43,6 +43,42 @@ def test_batches(cache):
             out = step.attend(layer, q)
             assert np.array_equal(out, np.concatenate([given[3][layer] for given in layers[0]]))
     assert [len(s) for s in together] == list(counts)
+
+
+def test_a_layer_reads_the_keys_of_another(context):
+    """Layer 2 attends to the keys and values of layer 0, with more query heads, and takes no bytes."""
+    reader = lowkey.Layer(16, 2, 64, scale=0.25, kv_layer=0)
+    geometry = lowkey.Geometry((*WHOLE.layers, reader))
+    plan = lowkey.Plan.preset('fp16', geometry)
+    assert lowkey.Plan.from_json(plan.to_json()).geometry == geometry
+    with pytest.raises(lowkey.ArgumentError, match="reads the keys and values of layer 0: set that layer's"):
+        plan.set_key(lowkey.KeyRule(4), 2)
+    assert lowkey.Plan.build(geometry, plan.spec()).to_json() == plan.to_json()
+    rules = [lowkey.LayerRule(), lowkey.LayerRule(), lowkey.LayerRule(lowkey.KeyRule(4))]
+    with pytest.raises(lowkey.ArgumentError, match='layer 2 reads the keys and values of layer 0'):
+        lowkey.Plan.build(geometry, lowkey.PlanSpec(layers=tuple(rules)))
+    sizes = []
+    for layers in (geometry, WHOLE):
+        with lowkey.Cache(context, 'kivi2', '64MiB', geometry=layers) as cache:
+            sequence, keys, values = cache.add(), [], []
+            for seed, n_tokens in enumerate((30, 5, 1)):
+                with cache.step(sequence, n_tokens) as step:
+                    for number in range(2):
+                        q, k, v = tensors(seed * 2 + number, n_tokens)
+                        step.append(number, k, v)
+                        step.attend(number, q)
+                        if not number:
+                            keys.append(k)
+                            values.append(v)
+                    if len(layers.layers) == 2:
+                        continue
+                    q = tensors(90 + seed, n_tokens, reader)[0]
+                    with pytest.raises(lowkey.ArgumentError, match='append to that layer alone'):
+                        step.append(2, k, v)
+                    want, _ = attention(q, np.concatenate(keys), np.concatenate(values), reader)
+                    assert np.abs(np.float64(step.attend(2, q)) - want).max() < 2e-3
+            sizes.append(cache.stats().recent_bytes)
+    assert sizes[0] == sizes[1] > 0
 
 
 def test_packed_plans_use_fewer_bytes(context):

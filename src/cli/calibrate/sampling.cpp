@@ -547,7 +547,15 @@ llama::CalibratorHandle load_statistics(const std::string &path) {
     if (status != LK_OK)
         throw llama::Error(path + ": " + llama::last_sentence() + " (" + lk_status_name(status) +
                            ")");
-    return llama::CalibratorHandle(calibrator);
+    llama::CalibratorHandle handle(calibrator);
+    const std::vector<lk_layer> layers = geometry_of(calibrator);
+    for (std::uint32_t l = 0; l < layers.size(); ++l)
+        if (layers[l].kv_layer != LK_OWN_KV)
+            throw llama::Error(path + ": layer " + std::to_string(l) +
+                               " reads the keys and values of layer " +
+                               std::to_string(layers[l].kv_layer) +
+                               ": make plans of such models in C, Rust, Go or Python");
+    return handle;
 }
 
 void save_statistics(const lk_calibrator *calibrator, const std::string &path) {

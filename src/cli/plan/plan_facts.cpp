@@ -35,8 +35,16 @@ lk_chunk_rule chunk_rule_of(const lk_plan *plan) {
     return rule;
 }
 
+std::uint32_t kv_layer_of(const lk_plan *plan, std::uint32_t layer) {
+    lk_layer own = llama::initialised(lk_layer_init);
+    llama::check(lk_plan_get_layer(plan, layer, &own));
+    return own.kv_layer == LK_OWN_KV ? layer : own.kv_layer;
+}
+
 Ladder ladder_of(const lk_plan *plan, std::uint32_t layer) {
     Ladder out;
+    if (kv_layer_of(plan, layer) != layer)
+        return out;
     llama::check(lk_plan_get_ladder(plan, layer, out.rungs, &out.n_rungs, &out.rung, &out.order));
     return out;
 }

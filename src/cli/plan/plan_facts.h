@@ -24,7 +24,10 @@ PlanShape plan_shape(const lk_plan *plan);
 // The plan's chunks; chunk_tokens 0 without.
 lk_chunk_rule chunk_rule_of(const lk_plan *plan);
 
-// The widths that pages of a layer shrink to; n_rungs 0 without a ladder.
+// The layer whose keys and values a layer attends to: itself, or an earlier one.
+std::uint32_t kv_layer_of(const lk_plan *plan, std::uint32_t layer);
+
+// The widths that pages of a layer shrink to; n_rungs 0 without a ladder or pages of its own.
 struct Ladder {
     std::uint8_t rungs[4] = {};
     std::uint32_t n_rungs = 0, rung = 0, order = 0;

@@ -110,9 +110,10 @@ std::vector<std::string> rung_lines(const lk_plan *plan, const PlanShape &shape,
 // At its rung, and at those below it.
 std::vector<std::string> layer_lines(const lk_plan *plan, const PlanShape &shape,
                                      std::uint32_t layer) {
-    std::uint8_t rungs[4] = {};
-    std::uint32_t n_rungs = 0, rung = 0, order = 0;
-    llama::check(lk_plan_get_ladder(plan, layer, rungs, &n_rungs, &rung, &order));
+    const std::uint32_t kv_layer = kv_layer_of(plan, layer);
+    if (kv_layer != layer)
+        return {"attend to the pages of layer " + std::to_string(kv_layer)};
+    const auto [rungs, n_rungs, rung, order] = ladder_of(plan, layer);
     std::vector<std::string> lines = rung_lines(plan, shape, layer);
     for (std::uint32_t r = 0; r < n_rungs; ++r) {
         if (rungs[r] >= rung)

@@ -32,6 +32,9 @@ lk_status check_rung(const lk_cache *cache, uint32_t layer, uint32_t bits) {
     if (layer >= cache->formats.layers.size())
         return fail(LK_E_NOT_FOUND, "layer is %u, the cache has %zu layers", layer,
                     cache->formats.layers.size());
+    if (!cache->formats.layers[layer].owns_kv)
+        return fail(LK_E_ARGUMENT, "layer %u reads the pages of layer %u: shrink that layer", layer,
+                    cache->formats.layers[layer].kv_layer);
     const LayerPlan &plan = cache->plan.model.layers[layer];
     const uint32_t rung = find_rung(plan, bits);
     if (bits == 16 || rung == kMaxRungs)
@@ -66,8 +69,8 @@ lk_status shrink_cache(lk_cache *cache, uint32_t layer, uint32_t bits) {
         status = leave_recording(cache);
     for (uint32_t l = 0; !status && l < cache->formats.layers.size(); ++l) {
         const uint32_t rung = find_rung(cache->plan.model.layers[l], bits);
-        if ((layer == LK_ALL || layer == l) && rung != kMaxRungs &&
-            rung >= cache->formats.layers[l].rung)
+        if ((layer == LK_ALL ? cache->formats.layers[l].owns_kv : layer == l) &&
+            rung != kMaxRungs && rung >= cache->formats.layers[l].rung)
             status = shrink_layer(cache, l, rung);
     }
     cache->slots.trim();

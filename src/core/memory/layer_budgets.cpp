@@ -56,7 +56,7 @@ lk_status make_layer_budgets(lk_cache *cache) {
     const Plan &plan = cache->plan.model;
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
         const LayerPlan &own = plan.layers[l];
-        if (!own.budget_bytes)
+        if (!own.budget_bytes || !plan.owns_kv(l))
             continue;
         const bool frees_hidden =
             frees_hidden_pages(plan, own.geometry) && !(cache->desc.flags & LK_CACHE_KEEP_WINDOWED);

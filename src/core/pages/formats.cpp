@@ -274,7 +274,9 @@ lk_status add_layer(Builder *builder, const lk_layer &geometry) {
                  geometry.soft_cap,
                  geometry.sink_logits,
                  nullptr};
-    info.first_entry = static_cast<uint32_t>(builder->formats.entries.size());
+    info.kv_layer = plan.kv_layer(index);
+    info.owns_kv = plan.owns_kv(index);
+    info.first_entry = plan.layers[index].first_head;
     const uint32_t rest = plan.sink_tokens % plan.page_tokens;
     lk_status status = LK_OK;
     if (rest) {
@@ -286,7 +288,7 @@ lk_status add_layer(Builder *builder, const lk_layer &geometry) {
         return status;
     if (!builder->formats.layers.push(info))
         return no_memory();
-    for (uint32_t head = 0; !status && head < geometry.n_kv_heads; ++head)
+    for (uint32_t head = 0; info.owns_kv && !status && head < geometry.n_kv_heads; ++head)
         status = add_entry(builder, index, head);
     return status;
 }
@@ -303,6 +305,10 @@ lk_status build_formats(const Plan &plan, const Array<lk_layer> &geometry,
     for (const lk_layer &layer : geometry)
         LK_TRY(add_layer(&builder, layer));
     LK_TRY(add_ladders(&builder));
+    uint64_t staging[kMaxLayers];
+    (void)staging_bytes(plan, staging);
+    for (uint32_t l = 0; l < formats->layers.size(); ++l)
+        formats->layers[l].staging = staging[l];
     for (size_t i = 0; i < formats->table.size(); ++i)
         formats->table[i].permutation = builder.permutation(i);
     return LK_OK;

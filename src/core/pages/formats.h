@@ -53,9 +53,14 @@ struct LadderSearch {
     uint64_t next_block;
 };
 
+// A reading layer (lk_layer.kv_layer) has a view of its own and the entries of its KV layer; rung
+// and search are those of layers with entries of their own.
 struct LayerInfo {
     LayerView view;
-    uint32_t first_entry;
+    uint32_t kv_layer;       // its own index without another
+    bool owns_kv;            // it has entries of its own
+    uint64_t staging;        // bytes per token of the step's limit before its staging area
+    uint32_t first_entry;    // of its KV layer
     uint16_t last_sink_key;  // formats of a sink block that is shorter than a page
     uint16_t last_sink_value;
     bool ranks_by_queries;

@@ -31,7 +31,8 @@ uint32_t cheapest_layer(const lk_cache *cache) {
     uint32_t best = kNoLayer;
     for (uint32_t l = 0; l < cache->formats.layers.size(); ++l) {
         const LayerPlan &plan = cache->plan.model.layers[l];
-        if (!plan.n_rungs || cache->formats.layers[l].rung + 1 == plan.n_rungs)
+        const LayerInfo &info = cache->formats.layers[l];
+        if (!plan.n_rungs || !info.owns_kv || info.rung + 1 == plan.n_rungs)
             continue;
         const uint32_t bits = rung_bits(cache, l);
         if (best == kNoLayer || bits > rung_bits(cache, best) ||
@@ -67,8 +68,9 @@ void set_rung(lk_cache *cache, uint32_t layer, uint32_t rung) {
 }
 
 void unsettle(lk_cache *cache, uint32_t layer) {
-    LadderSearch &search = cache->formats.layers[layer].search;
-    search.is_unsettled = cache->plan.model.layers[layer].n_rungs != 0;
+    LayerInfo &info = cache->formats.layers[layer];
+    LadderSearch &search = info.search;
+    search.is_unsettled = info.owns_kv && cache->plan.model.layers[layer].n_rungs != 0;
     search.has_more = false;
     search.next_sequence = 0;
     search.next_block = 0;

@@ -102,6 +102,8 @@ lk_status copy_key_parameters(const Plan &plan, Formats *formats) {
     const auto n_layers = static_cast<uint32_t>(formats->layers.size());
     uint64_t n = 0;
     for (uint32_t l = 0; l < n_layers; ++l) {
+        if (!formats->layers[l].owns_kv)
+            continue;
         const uint64_t n_channels =
             uint64_t{formats->layers[l].view.n_kv_heads} * formats->layers[l].view.head_dim;
         n += has_parameters(plan, l, &Plan::key_centers) ? n_channels : 0;
@@ -111,6 +113,13 @@ lk_status copy_key_parameters(const Plan &plan, Formats *formats) {
         return fail(LK_E_NOMEM, "no memory for %llu centers and scales of keys", ull{n});
     for (uint32_t l = 0; l < n_layers; ++l) {
         LayerView &view = formats->layers[l].view;
+        if (!formats->layers[l].owns_kv) {
+            const LayerView &read = formats->layers[formats->layers[l].kv_layer].view;
+            view.key_centers = read.key_centers;
+            view.key_scales = read.key_scales;
+            view.key_inverses = read.key_inverses;
+            continue;
+        }
         view.key_centers = copy_head_parameters(plan, formats, l, &Plan::key_centers, 0);
         view.key_scales = copy_head_parameters(plan, formats, l, &Plan::key_scales, 1);
         view.key_inverses = copy_inverses(formats, view);

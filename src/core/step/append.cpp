@@ -10,6 +10,10 @@ namespace {
 lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v) {
     LK_TRY(check_step(cache, layer));
     Step &step = cache->step;
+    if (!cache->formats.layers[layer].owns_kv)
+        return fail(LK_E_ARGUMENT,
+                    "layer %u reads the keys and values of layer %u: append to that layer alone",
+                    layer, cache->formats.layers[layer].kv_layer);
     if (step.layers[layer] != kNoKeys)
         return fail(LK_E_STATE, "layer %u has its keys in this step already", layer);
     const LayerView &view = cache->formats.layers[layer].view;

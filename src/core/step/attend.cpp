@@ -22,12 +22,14 @@ lk_status import_lse(const lk_cache *cache, const lk_tensor *lse, const TensorSh
     return LK_OK;
 }
 
+// k and v are the host's again once their layer has been attended.
 lk_status check_apart(const char *name, const TensorRange &out, const Step &step,
                       const TensorRange &q) {
-    const char *other = overlaps(out, q)        ? "q"
-                        : overlaps(out, step.k) ? "k"
-                        : overlaps(out, step.v) ? "v"
-                                                : nullptr;
+    const bool has_kv = step.last_layer != kNoLayer && step.layers[step.last_layer] == kHasKeys;
+    const char *other = overlaps(out, q)                  ? "q"
+                        : has_kv && overlaps(out, step.k) ? "k"
+                        : has_kv && overlaps(out, step.v) ? "v"
+                                                          : nullptr;
     return other ? fail(LK_E_ARGUMENT, "%s overlaps %s", name, other) : LK_OK;
 }
 
@@ -52,6 +54,14 @@ lk_status import_tensors(const lk_cache *cache, const lk_tensor *q, const lk_ten
 
 lk_status check_order(const lk_cache *cache, uint32_t layer) {
     const Step &step = cache->step;
+    const LayerInfo &info = cache->formats.layers[layer];
+    if (!info.owns_kv && step.layers[info.kv_layer] == kNoKeys)
+        return fail(LK_E_STATE,
+                    "layer %u reads the keys and values of layer %u, which has none in this step: "
+                    "append them first",
+                    layer, info.kv_layer);
+    if (!info.owns_kv && step.layers[layer] == kNoKeys)
+        return LK_OK;
     if (step.layers[layer] == kNoKeys)
         return fail(LK_E_STATE, "layer %u has no keys in this step: append them first", layer);
     if (step.layers[layer] == kAttended)

@@ -227,8 +227,10 @@ lk_status leave_recording(lk_cache *cache) {
 }
 
 Staging staging_of(const lk_cache *cache, uint32_t layer) {
-    const LayerView &view = cache->formats.layers[layer].view;
-    auto *keys = reinterpret_cast<uint16_t *>(cache->step.workspace.address);
+    const LayerInfo &info = cache->formats.layers[layer];
+    const LayerView &view = info.view;
+    auto *keys = reinterpret_cast<uint16_t *>(cache->step.workspace.address +
+                                              info.staging * cache->desc.max_step_tokens);
     const uint64_t n = uint64_t{view.n_kv_heads} * cache->step.n_tokens * view.head_dim;
     return {keys, keys + n, cache->step.n_tokens};
 }

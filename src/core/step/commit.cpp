@@ -35,7 +35,7 @@ struct Choice {
 lk_status check_layers(const lk_cache *cache) {
     for (uint32_t l = 0; l < cache->formats.layers.size(); ++l) {
         const uint8_t state = cache->step.layers[l];
-        if (state == kNoKeys)
+        if (state == kNoKeys && cache->formats.layers[l].owns_kv)
             return fail(LK_E_STATE, "layer %u has no keys in this step", l);
         if (cache->formats.layers[l].ranks_by_queries && state != kAttended)
             return fail(LK_E_STATE, "layer %u ranks channels by queries and was not attended", l);

@@ -68,7 +68,7 @@ struct Step {
     SlabMemory workspace{};  // the staging area
 };
 
-// The staging area as the layer's tokens fill it.
+// The staging area as the tokens of the layer's KV layer fill it.
 Staging staging_of(const lk_cache *cache, uint32_t layer);
 
 // Drop the tokens that the step has for a sequence, or for all of them.

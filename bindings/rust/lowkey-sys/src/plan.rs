@@ -14,6 +14,7 @@ pub struct lk_layer {
     pub scale: f32,
     pub soft_cap: f32,
     pub sink_logits: *const f32,
+    pub kv_layer: u32,
 }
 
 #[repr(C)]
@@ -25,6 +26,7 @@ pub struct lk_geometry {
 }
 
 pub const LK_ALL: u32 = u32::MAX;
+pub const LK_OWN_KV: u32 = u32::MAX;
 
 pub type lk_axis = u32;
 constants!(lk_axis: LK_AXIS_CHANNEL = 1, LK_AXIS_TOKEN = 2);
@@ -267,6 +269,7 @@ extern "C" {
         step_tokens: u32,
         rung: *mut u32,
     ) -> lk_status;
+    pub fn lk_plan_get_layer(plan: *const lk_plan, layer: u32, out: *mut lk_layer) -> lk_status;
     pub fn lk_plan_get_ladder(
         plan: *const lk_plan,
         layer: u32,

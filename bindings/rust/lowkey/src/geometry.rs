@@ -19,6 +19,9 @@ pub struct Layer {
     pub soft_cap: f32,
     /// `[n_query_heads]`: a learned logit that joins each softmax without a value.
     pub sink_logits: Option<Vec<f32>>,
+    /// The earlier layer whose keys and values this one reads: it has no append, no bytes and the
+    /// rules of that layer. `None`: its own.
+    pub kv_layer: Option<u32>,
 }
 
 impl Layer {
@@ -32,6 +35,7 @@ impl Layer {
             scale: 0.0,
             soft_cap: 0.0,
             sink_logits: None,
+            kv_layer: None,
         }
     }
 }
@@ -61,6 +65,7 @@ impl Geometry {
             raw.window_sink_tokens = layer.window_sink_tokens;
             raw.scale = layer.scale;
             raw.soft_cap = layer.soft_cap;
+            raw.kv_layer = layer.kv_layer.unwrap_or(sys::LK_OWN_KV);
             if let Some(logits) = &layer.sink_logits {
                 if logits.len() != layer.n_query_heads as usize {
                     return Err(Error::argument(format!(

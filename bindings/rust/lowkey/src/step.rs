@@ -148,6 +148,47 @@ impl<'s> Step<'s> {
         Ok(Appended { step: self, layer, _keys: PhantomData })
     }
 
+    /// Attention of a layer that reads the keys and values of another one (`Layer::kv_layer`), after
+    /// that one's append: q and out `[n_tokens][n_query_heads][head_dim]`.
+    pub fn attend_reading(&mut self, layer: u32, q: Tensor<'_>, out: TensorMut<'_>) -> Result<()> {
+        self.attend_layer(layer, q, out, None)
+    }
+
+    /// The same with the LSEs, f32 `[n_tokens][n_query_heads][1]`.
+    pub fn attend_reading_lse(
+        &mut self,
+        layer: u32,
+        q: Tensor<'_>,
+        out: TensorMut<'_>,
+        lse: TensorMut<'_>,
+    ) -> Result<()> {
+        self.attend_layer(layer, q, out, Some(lse))
+    }
+
+    fn attend_layer(
+        &mut self,
+        layer: u32,
+        q: Tensor<'_>,
+        out: TensorMut<'_>,
+        lse: Option<TensorMut<'_>>,
+    ) -> Result<()> {
+        let shape = self.layer(layer)?;
+        let needs = Shape {
+            n_tokens: self.n_tokens,
+            n_heads: shape.n_query_heads,
+            head_dim: shape.head_dim,
+        };
+        check_shape("q", q.shape, needs)?;
+        check_shape("out", out.shape, needs)?;
+        if let Some(lse) = &lse {
+            check_shape("lse", lse.shape, Shape { head_dim: 1, ..needs })?;
+        }
+        let raw_lse = lse.as_ref().map_or(ptr::null(), |lse| &lse.raw as *const _);
+        // SAFETY: the tensors have the shapes that the call reads and writes; outputs are borrowed
+        // mutably, so they overlap nothing.
+        unsafe { check(sys::lk_attend(self.state.raw(), layer, &q.raw, &out.raw, raw_lse)) }
+    }
+
     /// The layers of this step run from a captured graph; see `lk_step_replay`.
     pub fn replay(&mut self) -> Result<()> {
         // SAFETY: the step is open.
@@ -225,36 +266,11 @@ impl Appended<'_, '_> {
     /// Attention of the new tokens over their sequences: q and out
     /// `[n_tokens][n_query_heads][head_dim]`.
     pub fn attend(self, q: Tensor<'_>, out: TensorMut<'_>) -> Result<()> {
-        self.attend_with(q, out, None)
+        self.step.attend_layer(self.layer, q, out, None)
     }
 
     /// The same with the LSEs, f32 `[n_tokens][n_query_heads][1]`.
     pub fn attend_lse(self, q: Tensor<'_>, out: TensorMut<'_>, lse: TensorMut<'_>) -> Result<()> {
-        self.attend_with(q, out, Some(lse))
-    }
-
-    fn attend_with(
-        self,
-        q: Tensor<'_>,
-        out: TensorMut<'_>,
-        lse: Option<TensorMut<'_>>,
-    ) -> Result<()> {
-        let shape = self.step.layer(self.layer)?;
-        let needs = Shape {
-            n_tokens: self.step.n_tokens,
-            n_heads: shape.n_query_heads,
-            head_dim: shape.head_dim,
-        };
-        check_shape("q", q.shape, needs)?;
-        check_shape("out", out.shape, needs)?;
-        if let Some(lse) = &lse {
-            check_shape("lse", lse.shape, Shape { head_dim: 1, ..needs })?;
-        }
-        let raw_lse = lse.as_ref().map_or(ptr::null(), |lse| &lse.raw as *const _);
-        // SAFETY: the tensors have the shapes that the call reads and writes; outputs are borrowed
-        // mutably, so they overlap nothing.
-        unsafe {
-            check(sys::lk_attend(self.step.state.raw(), self.layer, &q.raw, &out.raw, raw_lse))
-        }
+        self.step.attend_layer(self.layer, q, out, Some(lse))
     }
 }

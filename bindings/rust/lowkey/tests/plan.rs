@@ -45,6 +45,30 @@ fn plans_are_built_and_read_back() {
 }
 
 #[test]
+fn a_layer_reads_the_keys_of_another() {
+    let mut geometry = geometry();
+    geometry.layers.push(Layer { kv_layer: Some(0), ..Layer::new(16, 2, 64) });
+    let mut plan = Plan::preset("fp16", &geometry).unwrap();
+    let error = plan.set_key(Which::Only(2), Which::All, &KeyRule::new(4)).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Argument);
+    let context = Context::open(ContextOptions::new(Backend::Cpu).threads(1)).unwrap();
+    let cache = Cache::new(&context, &geometry, &plan, CacheOptions::new(64 << 20)).unwrap();
+    let sequence = cache.add_sequence().unwrap();
+    let mut open = cache.step(&[(&sequence, 3)]).unwrap();
+    layers(&mut open, 0..3).unwrap();
+    let q = values(0..3, 16, 9);
+    let mut out = vec![0.0f32; q.len()];
+    let queries = Tensor::new(&q, 16, HEAD_DIM).unwrap();
+    open.attend_reading(2, queries, TensorMut::new(&mut out, 16, HEAD_DIM).unwrap()).unwrap();
+    open.commit().unwrap();
+    // The first token attends to its own value alone.
+    let first = out.chunks(HEAD_DIM).next().unwrap();
+    assert!(first.iter().any(|&x| x != 0.0) && first == &out[HEAD_DIM..2 * HEAD_DIM]);
+    geometry.layers[2].kv_layer = Some(2);
+    assert_eq!(plan.validate(Some(&geometry)).unwrap_err().kind, ErrorKind::Mismatch);
+}
+
+#[test]
 fn layers_have_budgets() {
     let geometry = geometry();
     let mut plan = Plan::preset("pm-kvq", &geometry).unwrap();
