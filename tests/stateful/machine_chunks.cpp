@@ -49,6 +49,20 @@ std::vector<KeptPage> look(const lk_cache *cache, lk_sequence id) {
     return out;
 }
 
+// Is the page that the sequence's end cuts still packed without a class, as it was before?
+bool cuts_packed_page(const lk_cache *cache, lk_sequence id) {
+    lk::Sequence *sequence = cache->sequences.find(id);
+    require(sequence);
+    for (uint64_t r = lk::sink_blocks(cache->plan.model); r < sequence->block_table.size(); ++r) {
+        const lk::CacheBlock &block = *sequence->block(r);
+        const uint64_t end = block.first_token + block.capacity_tokens;
+        if (block.first_token < sequence->length && end > sequence->length && !block.chunk_class &&
+            !lk::is_raw_block(cache->formats, block))
+            return true;
+    }
+    return false;
+}
+
 // What a window has taken is of no width.
 bool is_raw(const KeptPage &page) {
     for (size_t i = 0; i < page.shapes.size(); ++i)
@@ -236,7 +250,7 @@ bool Machine::assign(Live *live) {
         return follow(live, Packs::kNothing);
     }
     if (status == LK_E_STATE) {
-        bool is_packed = false;
+        bool is_packed = is_ahead && cuts_packed_page(cache_, live->id);
         const uint64_t n_pages = uint64_t{n} * plan.chunks.tokens / plan.page_tokens;
         for (uint64_t p = 0; p < std::min<uint64_t>(n_pages, own.pages.size()); ++p)
             is_packed = is_packed || (!own.pages[p].chunk_class &&
