@@ -19,13 +19,22 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def load_model(name: str, device: str | None, dtype: str) -> tuple[Any, Any]:
     """A model in evaluation mode, and its tokenizer. Raises FileError."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+    tokenizer = load_tokenizer(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
         model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
     except (OSError, ValueError) as error:
         raise FileError(f'{name} is no model that transformers loads: {str(error).splitlines()[0]}') from None
     return model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu')).eval(), tokenizer
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model. Raises FileError."""
+    from transformers import AutoTokenizer
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise FileError(f'{name} is no model that transformers loads: {str(error).splitlines()[0]}') from None
 
 
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -17,7 +17,7 @@ from hf import make_model, torch, transformers
 from letters import TEXT, Letters
 
 import lowkey
-from lowkey.transformers import LowkeyCache, geometry_of, perplexity, plan, sink_logits_of
+from lowkey.transformers import LowkeyCache, geometry_of, perplexity, plan, sink_logits_of, token_ids
 from lowkey.transformers.__main__ import main
 from lowkey.transformers.capture import frozen
 from lowkey.transformers.context import DocumentContext
@@ -25,7 +25,8 @@ from lowkey.transformers.costs import CostRequest, _Measurement, divergences, me
 from lowkey.transformers.journal import Journal, Place
 from lowkey.transformers.planning import write_file
 from lowkey.transformers.progress import Progress
-from lowkey.transformers.texts import CostText, Encoder, Random, make_cost_texts, read_texts, shipped_text
+from lowkey.transformers.texts import (PROBE_TOKENS, CostText, Encoder, Random, make_cost_texts, read_texts,
+                                         shipped_text)
 from lowkey.transformers.two_bits import packed, packed_tokens
 
 QUICK = dict(texts=TEXT, text_tokens=400, cost_tokens=320, cost_documents=1, cost_samples=1, progress=False)
@@ -345,6 +346,22 @@ def test_texts():
     assert [random.below(2**64) for _ in range(2)] == [0x910a2dec89025cc1, 0xbeeb8da1658eec67]
 
 
+def test_token_ids():
+    """Every line begins with the BOS, and documents for costs are those of plan()."""
+    lines = token_ids(Letters(), [TEXT, TEXT[:200]], cost_tokens=320, cost_documents=2).splitlines()
+    words = [line.split() for line in lines]
+    texts, sentence, costs = words[:2], words[2], words[3:]
+    assert texts == [[str(i) for i in Letters()(text)['input_ids']] for text in (TEXT, TEXT[:200])]
+    assert sentence[:2] == ['sentence', '1'] and len(sentence) >= PROBE_TOKENS
+    encoder = Encoder(Letters())
+    found = read_texts([TEXT, TEXT[:200]], encoder, 2048, 16384)
+    want = make_cost_texts(found, encoder, 400, 2, 1)
+    assert [line[2:] for line in costs] == [[str(i) for i in text.ids] for text in want]
+    assert all(line[:2] == ['cost', '1'] for line in costs)
+    with pytest.raises(lowkey.ArgumentError, match='longer texts'):
+        token_ids(Letters(), 'short')
+
+
 # The command.
 
 
@@ -375,7 +392,14 @@ def test_command(tmp_path, capsys):
     exact, narrow = json.loads(capsys.readouterr().out)
     assert exact['bits_per_value'] == 16 and narrow['bits_per_value'] <= 2.5
     assert exact['perplexity'] != narrow['perplexity'] and exact['n_tokens'] == len(TEXT.encode()) - 1
+    ids = tmp_path / 'text.ids'
+    assert main(['ids', str(tmp_path / 'model'), str(text), '-o', str(ids), '--cost-tokens', '320', '--cost-documents',
+                 '1']) == 0
+    found = [line.split() for line in ids.read_text().splitlines()]  # this tokenizer adds no BOS
+    assert len(found[0]) == len(TEXT.encode()) and [line[0] for line in found[1:]] == ['sentence'] + ['cost'] * 4
+    assert [len(line) for line in found[2:]] == [401] * 4
     for arguments, sentence in ((['plan', str(tmp_path / 'none'), '--text', str(text)], 'no model that transformers'),
+                                (['ids', common[0], str(text), '-o', str(tmp_path / 'none/ids')], 'cannot be written'),
                                 (['plan', common[0], '--text', str(tmp_path / 'none')], 'none cannot be read'),
                                 (['perplexity', *common, '--plan', 'kivi9'], "plan is 'kivi9', must be a preset")):
         assert main(arguments) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m lowkey.transformers``: plans and perplexity of models of transformers, without code."""
+"""``python -m lowkey.transformers``: plans, perplexity and token ids of models of transformers, without code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import sys
 import warnings
 from pathlib import Path
 
-from .._command import add_device, load_model, print_warning
+from .._command import add_device, load_model, load_tokenizer, print_warning
 from ..errors import Error, FileError
 from .costs import MODES
 from .evaluation import perplexity
+from .ids import token_ids
 from .planning import METHODS, plan
 
 
@@ -67,6 +68,16 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument('--max-tokens', type=int, help='most tokens of the text')
     two.add_argument('--budget', help='of the cache; for plans with ladders')
     two.add_argument('--json', action='store_true', help='print JSON')
+    three = commands.add_parser('ids', help='token ids of texts, for lowkey calibrate --token-ids')
+    three.set_defaults(run=_ids)
+    three.add_argument('model', help="the model's directory, or a name that transformers knows")
+    three.add_argument('text', nargs='*', help='files that the model shall read; default: a small text of the package')
+    three.add_argument('--text-tokens', type=int, default=16384, help='most tokens of them; default: %(default)s')
+    three.add_argument('--cost-tokens', type=int, default=2048, help='of a document for costs that are packed, as '
+                       '--costs-tokens of lowkey calibrate; default: %(default)s')
+    three.add_argument('--cost-documents', type=int, default=2, help='of each kind of text, as --costs-documents of '
+                       'lowkey calibrate; default: %(default)s')
+    three.add_argument('-o', '--output', default='text.ids', help='default: %(default)s')
     return parser
 
 
@@ -97,6 +108,17 @@ def _plan(options: argparse.Namespace) -> int:
     size = made.bytes(options.tokens, options.sequences)
     print(f'{options.output}: {made.name}, {size.bits_per_value:.3f} bits a value, {size.cache_bytes} bytes for '
           f'{options.sequences} x {options.tokens} tokens, {size.fp16_bytes} at 16 bits')
+    return 0
+
+
+def _ids(options: argparse.Namespace) -> int:
+    texts = [_read(path) for path in options.text] or None
+    found = token_ids(load_tokenizer(options.model), texts, text_tokens=options.text_tokens,
+                      cost_tokens=options.cost_tokens, cost_documents=options.cost_documents)
+    try:
+        Path(options.output).write_text(found, encoding='ascii')
+    except OSError as error:
+        raise FileError(f'{options.output} cannot be written: {error.strerror}') from None
     return 0
 
 
