@@ -138,9 +138,9 @@ void add_chanmix_rows(llama::Model &model, const AblationSource &source, bool as
                       EvaluationRequest &request) {
     SamplingRequest sampling;
     sampling.n_tokens = source.n_tokens;
-    sampling.text = source.text;
+    sampling.texts = byte_texts(source.text);
     const llama::CalibratorHandle text = sample_model(model, sampling);
-    sampling.text = task_text(request, source.n_tokens, sampling.document_tokens);
+    sampling.texts = byte_texts(task_text(request, source.n_tokens, sampling.document_tokens));
     const llama::CalibratorHandle matched = sample_model(model, sampling);
     for (const ChanmixRow &row : kChanmixRows)
         request.plans.push_back(

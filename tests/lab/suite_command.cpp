@@ -46,7 +46,7 @@ llama::CalibratorHandle suite_statistics(const SuiteOptions &options, llama::Mod
     sampling.n_tokens = options.calibration.n_tokens;
     sampling.pass.attention_tokens = kAttentionTokens;
     sampling.pass.search_scales = true;
-    sampling.text = options.calibration.read(options.questions);
+    sampling.texts = byte_texts(options.calibration.read(options.questions));
     return sample_model(model, sampling);
 }
 

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,8 @@ struct CalibrateOptions {
     std::vector<std::string> dumps;
     std::string model;
     std::string text;
+    std::string token_ids;
+    std::string sentence = kProbeSentence;
     std::string onto;
     std::string output = "stats.safetensors";
     SamplingRequest sampling;
@@ -35,33 +38,80 @@ struct CalibrateOptions {
     bool json = false;
 };
 
-llama::CalibratorHandle calibrate(const CalibrateOptions &options) {
-    if (!options.model.empty()) {
-        if (!options.dumps.empty() || !options.onto.empty())
-            throw UsageError("--model runs a model: give no dumps and no --onto with it");
-        if (options.text.empty())
-            throw UsageError("--model needs --text FILE, what the model reads");
-        SamplingRequest request = options.sampling;
-        request.text = read_file(options.text);
-        request.pass = options.dump.pass;
-        request.position_scale = options.position_scale != 0 ? options.position_scale : 1;
-        if (request.text.empty())
+// A model of transformers has a tokenizer, which this command does not run.
+const char *const kMakeIds =
+    "python3 -c 'import sys, transformers; print(*transformers.AutoTokenizer.from_pretrained("
+    "sys.argv[1])(open(sys.argv[2]).read()).input_ids)' MODEL TEXT > FILE";
+
+llama::ModelSource read_model(const CalibrateOptions &options) {
+    if (!std::filesystem::is_directory(options.model))
+        return llama::read_model_file(options.model);
+    if (options.token_ids.empty())
+        throw UsageError(
+            "a folder's model has a tokenizer that this command does not run: give "
+            "--token-ids FILE, which this line writes: " +
+            std::string(kMakeIds));
+    return llama::read_model_folder(options.model);
+}
+
+// No pass goes beyond the positions that the model was made for.
+void limit_to_positions(std::size_t most_tokens, SamplingRequest &request) {
+    const TokenTexts &texts = request.texts;
+    request.document_tokens = std::min(request.document_tokens, most_tokens);
+    const std::size_t n_left = most_tokens - std::min(most_tokens, texts.prefix.size());
+    const std::size_t n_repeats =
+        std::min<std::size_t>(request.n_repeats, n_left / texts.sentence.size());
+    if (request.document_tokens <= texts.prefix.size() || n_repeats < 2)
+        throw llama::Error("the model has " + std::to_string(most_tokens) +
+                           " positions, the probe needs a sentence of at most " +
+                           std::to_string(n_left / 2) + " tokens");
+    request.n_repeats = static_cast<std::uint32_t>(n_repeats);
+}
+
+llama::CalibratorHandle calibrate_model(const CalibrateOptions &options) {
+    if (!options.dumps.empty() || !options.onto.empty())
+        throw UsageError("--model runs a model: give no dumps and no --onto with it");
+    if (options.text.empty() && options.token_ids.empty())
+        throw UsageError("--model needs --text FILE or --token-ids FILE, what the model reads");
+    SamplingRequest request = options.sampling;
+    request.pass = options.dump.pass;
+    request.position_scale = options.position_scale != 0 ? options.position_scale : 1;
+    CostRequest cost = options.cost;
+    llama::ModelSource source = read_model(options);
+    if (options.token_ids.empty()) {
+        const std::string text = read_file(options.text);
+        if (text.empty())
             throw llama::Error(options.text + " is empty");
-        llama::Model model(options.model, options.device.n_threads);
-        llama::CalibratorHandle calibrator = sample_model(model, request);
-        if (options.costs) {
-            const llama::ContextHandle context = options.device.open();
-            CostRequest cost = options.cost;
-            cost.text = request.text;
-            cost.model = options.model;
-            measure_costs(context.get(), model, cost, calibrator.get());
-        }
-        return calibrator;
+        request.texts = byte_texts(text.substr(0, request.n_tokens), options.sentence);
+        if (options.costs)
+            cost.documents = make_cost_documents(text, cost);
+    } else {
+        request.texts = read_token_ids(options.token_ids, source.config);
+        cost.documents = request.texts.costs;
     }
+    limit_to_positions(source.config.max_tokens, request);
+    cost.prefix = request.texts.prefix;
+    llama::ContextHandle context;
+    std::unique_ptr<llama::TensorSpace> space;
+    if (options.costs) {
+        check_cost_documents(cost, source.config.max_tokens);
+        context = options.device.open();
+        space = options.device.space();
+    }
+    llama::Model model(std::move(source), options.device.n_threads);
+    llama::CalibratorHandle calibrator = sample_model(model, request);
+    if (options.costs)
+        measure_costs(context.get(), *space, model, cost, calibrator.get());
+    return calibrator;
+}
+
+llama::CalibratorHandle calibrate(const CalibrateOptions &options) {
+    if (!options.model.empty())
+        return calibrate_model(options);
     if (options.costs)
         throw UsageError("--costs runs a model: give --model");
     if (options.dumps.empty())
-        throw UsageError("give dumps, or --model and --text; see lowkey calibrate --help");
+        throw UsageError("give dumps, or --model and what it reads; see lowkey calibrate --help");
     llama::CalibratorHandle calibrator;
     if (!options.onto.empty())
         calibrator = load_statistics(options.onto);
@@ -210,12 +260,15 @@ void add_calibrate(CLI::App &app, int &exit_code) {
         "  lowkey plan auto --stats stats.safetensors --bits 2.5 -o plan.json\n"
         "  lowkey calibrate more.safetensors --onto stats.safetensors -o stats.safetensors\n"
         "  lowkey calibrate --model prover.safetensors --text book.txt\n"
+        "  lowkey calibrate --model Qwen3-0.6B --token-ids book.ids\n"
         "  lowkey calibrate dump.safetensors --position-scale 4 --scales\n"
         "A dump has the keys after RoPE as layer.N.k [tokens][heads][head_dim], queries as "
         "layer.N.q,\n"
         "and a probe, one sentence over and over, as layer.N.probe_q and layer.N.probe_k;\n"
         "docs/CALIBRATION.md shows how to write one. Without a probe there are no retrieval "
         "heads.\n"
+        "Token ids of a text come from the model's own tokenizer:\n"
+        "  python -m lowkey.transformers ids MODEL TEXT -o FILE\n"
         "Sensitivities come from gradients, layer.N.k_grad and v_grad next to layer.N.v,\n"
         "else from the error of attention on layer.N.q, k and v.");
     const auto options = std::make_shared<CalibrateOptions>();
@@ -228,8 +281,15 @@ void add_calibrate(CLI::App &app, int &exit_code) {
                      "of a layer, for dumps without queries; default one for each KV head")
         ->check(CLI::Range(1u, 16384u));
     command->add_option("--model", options->model,
-                        "run this model (of the form of the shipped one)");
-    command->add_option("--text", options->text, "what the model reads");
+                        "run this model: a folder of transformers with a model of Llama, Mistral, "
+                        "Qwen2 or Qwen3, or a file of the form of the shipped one");
+    CLI::Option *text =
+        command->add_option("--text", options->text,
+                            "what the model reads, for the shipped one, whose tokens are bytes");
+    CLI::Option *ids = command->add_option(
+        "--token-ids", options->token_ids,
+        "what the model reads, a document a line, as token ids with spaces between them");
+    ids->excludes(text);
     command->add_option("--tokens", options->sampling.n_tokens, "how much of the text")
         ->capture_default_str()
         ->transform(Count())
@@ -239,15 +299,15 @@ void add_calibrate(CLI::App &app, int &exit_code) {
                      "the text is read in documents of this length")
         ->capture_default_str()
         ->check(CLI::Range(std::size_t{2}, std::size_t{131072}));
-    command->add_option("--sentence", options->sampling.sentence, "of the probe")
-        ->capture_default_str();
+    ids->excludes(command->add_option("--sentence", options->sentence, "of the probe")
+                      ->capture_default_str());
     command->add_option("--repeats", options->sampling.n_repeats, "of the probe's sentence")
         ->capture_default_str()
         ->check(CLI::Range(2u, 100000u));
-    command->add_flag(
-        "--costs", options->costs,
-        "measure on made-up texts what 2 bits for the keys or the values of a head do to what "
-        "the model says, for plan auto");
+    command->add_flag("--costs", options->costs,
+                      "measure on made-up texts, or on the documents for costs of --token-ids, "
+                      "what 2 bits for the keys or the values of a head do to what "
+                      "the model says, for plan auto");
     command->add_option("--costs-seed", options->cost.seed, "of those texts")
         ->capture_default_str();
     command
@@ -262,11 +322,7 @@ void add_calibrate(CLI::App &app, int &exit_code) {
                         "keep what was measured in this file; an interrupted measurement goes on "
                         "from it");
     add_pass_options(*command, *options);
-    command
-        ->add_option("--threads", options->device.n_threads,
-                     "CPU threads, 0 = all CPUs that the process may use")
-        ->capture_default_str()
-        ->check(CLI::Range(0u, 1024u));
+    options->device.add_to(*command);
     command->add_flag("--json", options->json, "print JSON");
     command->callback([options, &exit_code] { exit_code = run_calibrate(*options); });
 }

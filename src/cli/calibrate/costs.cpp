@@ -16,43 +16,45 @@
 namespace cli {
 namespace {
 
-constexpr std::size_t kTogether = 16;  // caches in memory at a time, next to the exact one
-const char *const kKinds[LK_COST_TEXTS] = {"running text", "repeated words", "values of words",
-                                           "assignments"};
+// Caches in memory at a time, next to the exact one: as many as fit, and at least one.
+constexpr std::size_t kMostTogether = 16;
+constexpr std::uint64_t kTogetherBytes = 2ull << 30;
 
-// All documents, one after another.
-std::string make_texts(const CostRequest &request) {
-    const auto n = static_cast<std::uint32_t>(request.document_tokens());
-    const auto n_documents = static_cast<std::uint32_t>(request.n_documents);
-    const auto make = [&](char *buffer, std::size_t capacity) {
-        std::size_t needed = 0;
-        llama::check(lk_cost_texts(request.text.data(), request.text.size(), n_documents, n,
-                                   request.seed, buffer, capacity, &needed));
-        return needed;
-    };
-    std::string texts(make(nullptr, 0), '\0');
-    (void)make(&texts[0], texts.size());
-    return texts;
-}
-
-// XXH3 of the weights and of all that the documents depend on, each seeded with the one before.
-std::uint64_t fingerprint(const CostRequest &request) {
+// XXH3 of the weights and of all that the predictions depend on, each seeded with the one before.
+std::uint64_t fingerprint(const llama::Model &model, const CostRequest &request) {
     std::uint64_t hash = 0;
-    for (const std::string &bytes :
-         {read_file(request.model), make_texts(request), std::to_string(request.context_tokens)})
-        hash = XXH3_64bits_withSeed(bytes.data(), bytes.size(), hash);
+    const auto add = [&](const void *bytes, std::size_t n_bytes) {
+        hash = XXH3_64bits_withSeed(bytes, n_bytes, hash);
+    };
+    for (const auto &file : model.weights().files())
+        add(file->bytes().data(), file->bytes().size());
+    add(model.config_text().data(), model.config_text().size());
+    add(request.prefix.data(), request.prefix.size() * sizeof(llama::Token));
+    for (const llama::Tokens &document : request.documents)
+        add(document.data(), request.document_tokens() * sizeof(llama::Token));
+    const std::string length = std::to_string(request.context_tokens);
+    add(length.data(), length.size());
     return hash;
 }
 
-llama::CostRunHandle make_run(const llama::Geometry &shape, const CostRequest &request) {
+llama::CostRunHandle make_run(const llama::Model &model, const CostRequest &request) {
+    const llama::Geometry shape(model.config());
     lk_cost_options options = llama::initialised(lk_cost_options_init);
+    options.n_kinds = static_cast<std::uint32_t>(request.documents.size() / request.n_documents);
     options.n_documents = static_cast<std::uint32_t>(request.n_documents);
     if (!request.resume.empty())
-        options.fingerprint = fingerprint(request);
+        options.fingerprint = fingerprint(model, request);
     const lk_geometry geometry = shape.view();
     lk_cost_run *run = nullptr;
     llama::check(lk_cost_run_create(&geometry, &options, &run));
     return llama::CostRunHandle(run);
+}
+
+std::size_t caches_together(const llama::Config &c, const CostRequest &request) {
+    const std::uint64_t token_bytes = std::uint64_t{c.n_layers} * c.n_kv_heads * c.head_dim * 4;
+    const std::uint64_t cache_bytes = token_bytes * request.document_tokens();
+    return static_cast<std::size_t>(
+        std::clamp<std::uint64_t>(kTogetherBytes / cache_bytes, 1, kMostTogether));
 }
 
 // The file that keeps what a run has measured.
@@ -96,46 +98,44 @@ class Journal {
 // Runs trials of a cost run on the model.
 class Measurement {
   public:
-    Measurement(lk_context *context, llama::Model &model, const CostRequest &request)
-        : context_(context), model_(model), request_(request), texts_(make_texts(request)) {}
+    Measurement(lk_context *context, llama::TensorSpace &space, llama::Model &model,
+                const CostRequest &request)
+        : context_(context), space_(space), model_(model), request_(request) {}
 
     void add(lk_cost_run *run, const std::vector<std::uint32_t> &trials);
 
   private:
     std::unique_ptr<llama::Session> open(const lk_cost_run *run, std::uint32_t trial);
-    std::vector<float> predict(llama::Session &session, const llama::Tokens &after) const;
+    static std::vector<float> predict(llama::Session &session, const llama::Tokens &after);
 
     lk_context *context_;
+    llama::TensorSpace &space_;
     llama::Model &model_;
     const CostRequest &request_;
-    const std::string texts_;
-    llama::HostSpace space_;
 };
 
 std::unique_ptr<llama::Session> Measurement::open(const lk_cost_run *run, std::uint32_t trial) {
     lk_plan *plan = nullptr;
     llama::check(lk_cost_run_plan(run, trial, &plan));
     const llama::PlanHandle own(plan);
-    const std::size_t n = 1 + request_.document_tokens();
+    const std::size_t n = request_.prefix.size() + request_.document_tokens();
     return std::make_unique<llama::Session>(context_, space_, model_, plan, n,
                                             static_cast<std::uint32_t>(n));
 }
 
-// Rows of logits, one for each token after the context.
-std::vector<float> Measurement::predict(llama::Session &session, const llama::Tokens &after) const {
-    std::vector<float> logits;
+// Rows of logits, one for each token after the context but the first.
+std::vector<float> Measurement::predict(llama::Session &session, const llama::Tokens &after) {
     session.settle();
-    (void)session.score({after.front()}, {after.begin() + 1, after.end()}, &logits);
-    return logits;
+    return session.provisional({after.begin(), after.end() - 1});
 }
 
 // All trials are of one document.
 void Measurement::add(lk_cost_run *run, const std::vector<std::uint32_t> &trials) {
     lk_cost_trial first = llama::initialised(lk_cost_trial_init);
     llama::check(lk_cost_run_get_trial(run, trials.front(), &first));
-    const std::size_t n = request_.document_tokens();
-    const llama::Tokens document = llama::as_tokens(texts_.substr(first.document * n, n));
-    const auto end = document.begin() + static_cast<std::ptrdiff_t>(request_.context_tokens);
+    const llama::Tokens &document = request_.documents[first.document];
+    const auto split = document.begin() + static_cast<std::ptrdiff_t>(request_.context_tokens);
+    const auto end = document.begin() + static_cast<std::ptrdiff_t>(request_.document_tokens());
     std::vector<std::unique_ptr<llama::Session>> own;
     own.push_back(open(run, LK_COST_REFERENCE));
     for (const std::uint32_t trial : trials)
@@ -143,10 +143,10 @@ void Measurement::add(lk_cost_run *run, const std::vector<std::uint32_t> &trials
     std::vector<llama::Session *> sessions;
     for (const auto &session : own)
         sessions.push_back(session.get());
-    llama::Tokens context = {0};
-    context.insert(context.end(), document.begin(), end);
+    llama::Tokens context = request_.prefix;
+    context.insert(context.end(), document.begin(), split);
     llama::Session::prefill(sessions, context);
-    const llama::Tokens after(end, document.end());
+    const llama::Tokens after(split, end);
     const std::vector<float> exact = predict(*sessions[0], after);
     for (std::size_t i = 0; i < trials.size(); ++i) {
         const std::vector<float> other = predict(*sessions[i + 1], after);
@@ -157,30 +157,66 @@ void Measurement::add(lk_cost_run *run, const std::vector<std::uint32_t> &trials
 
 }  // namespace
 
-void measure_costs(lk_context *context, llama::Model &model, const CostRequest &request,
-                   lk_calibrator *calibrator) {
-    const llama::Config &c = model.config();
-    const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
-    const llama::CostRunHandle run = make_run(shape, request);
+std::vector<llama::Tokens> make_cost_documents(const std::string &text,
+                                               const CostRequest &request) {
+    const std::size_t n = request.document_tokens();
+    const auto make = [&](char *buffer, std::size_t capacity) {
+        std::size_t needed = 0;
+        llama::check(
+            lk_cost_texts(text.data(), text.size(), static_cast<std::uint32_t>(request.n_documents),
+                          static_cast<std::uint32_t>(n), request.seed, buffer, capacity, &needed));
+        return needed;
+    };
+    std::string all(make(nullptr, 0), '\0');
+    (void)make(&all[0], all.size());
+    std::vector<llama::Tokens> documents;
+    for (std::size_t at = 0; at < all.size(); at += n)
+        documents.push_back(llama::as_tokens(all.substr(at, n)));
+    return documents;
+}
+
+void check_cost_documents(const CostRequest &request, std::size_t most_tokens) {
+    if (request.prefix.size() + request.document_tokens() > most_tokens)
+        throw llama::Error("--costs-tokens " + std::to_string(request.context_tokens) + " needs " +
+                           std::to_string(request.prefix.size() + request.document_tokens()) +
+                           " positions, the model has " + std::to_string(most_tokens));
+    const std::size_t n = request.documents.size();
+    if (n == 0 || n % request.n_documents != 0)
+        throw llama::Error(
+            "there are " + std::to_string(n) + " documents for costs, which are not " +
+            std::to_string(request.n_documents) + " of each kind: --costs-documents says how many");
+    for (std::size_t i = 0; i < n; ++i)
+        if (request.documents[i].size() < request.document_tokens())
+            throw llama::Error("document " + std::to_string(i) + " for costs has " +
+                               std::to_string(request.documents[i].size()) +
+                               " tokens, --costs-tokens " + std::to_string(request.context_tokens) +
+                               " needs " + std::to_string(request.document_tokens()));
+}
+
+void measure_costs(lk_context *context, llama::TensorSpace &space, llama::Model &model,
+                   const CostRequest &request, lk_calibrator *calibrator) {
+    const llama::CostRunHandle run = make_run(model, request);
     Journal journal(request.resume);
     journal.read(run.get());
-    Measurement measurement(context, model, request);
+    Measurement measurement(context, space, model, request);
     std::uint32_t n_measured = 0, n_trials = 0;
     llama::check(lk_cost_run_get_counts(run.get(), &n_measured, &n_trials));
-    const auto batches = [](std::size_t n) { return (n + kTogether - 1) / kTogether; };
-    const std::size_t of_document = n_trials / (LK_COST_TEXTS * request.n_documents);
+    const std::size_t together = caches_together(model.config(), request);
+    const auto batches = [&](std::size_t n) { return (n + together - 1) / together; };
+    const std::size_t of_document = n_trials / request.documents.size();
     const std::size_t left = n_trials - n_measured;
     Progress progress(left / of_document * batches(of_document) + batches(left % of_document));
-    std::vector<std::uint32_t> trials(kTogether);
+    std::vector<std::uint32_t> trials(together);
     for (;;) {
         std::uint32_t n = 0;
-        trials.resize(kTogether);
-        llama::check(lk_cost_run_next(run.get(), kTogether, trials.data(), &n));
+        trials.resize(together);
+        llama::check(
+            lk_cost_run_next(run.get(), static_cast<std::uint32_t>(together), trials.data(), &n));
         if (n == 0)
             break;
         trials.resize(n);
-        progress.step(std::string("what keys and values of heads cost, ") +
-                      kKinds[trials.front() / of_document / request.n_documents]);
+        progress.step("what keys and values of heads cost, document " +
+                      std::to_string(trials.front() / of_document));
         measurement.add(run.get(), trials);
         journal.write(run.get());
     }

@@ -14,11 +14,6 @@
 
 namespace cli {
 
-const char *const kProbeSentence =
-    "The river runs slowly past the old mill, and on quiet mornings a thin mist lies over the "
-    "green "
-    "fields. ";
-
 namespace {
 
 constexpr std::size_t kCountDigits = 9;  // of a count that fits 32 bits
@@ -33,31 +28,26 @@ lk_tensor step_tensor(float *data, std::uint32_t n_tokens, std::uint32_t n_heads
 }
 
 void run_documents(llama::Session &session, const SamplingRequest &request) {
-    const std::size_t n_bytes = std::min(request.text.size(), request.n_tokens);
-    const std::size_t most = request.document_tokens - 1;  // after the BOS
-    Progress progress((n_bytes + most - 1) / most);
-    for (std::size_t at = 0; at < n_bytes; at += most) {
+    const std::vector<llama::Tokens> documents =
+        cut_documents(request.texts, request.n_tokens, request.document_tokens);
+    Progress progress(documents.size());
+    for (const llama::Tokens &tokens : documents) {
         progress.step("keys and queries of the text");
-        llama::Tokens tokens = {0};
-        const llama::Tokens part =
-            llama::as_tokens(request.text.substr(at, std::min(most, n_bytes - at)));
-        tokens.insert(tokens.end(), part.begin(), part.end());
         session.reset();
         (void)session.feed(tokens);
     }
 }
 
-// The probe's tokens, after a BOS.
+// The probe's tokens, after the prefix.
 llama::Tokens probe_text(const lk_probe &probe, const SamplingRequest &request) {
-    const std::uint32_t prefix = 0;
-    const std::vector<std::uint32_t> sentence(request.sentence.begin(), request.sentence.end());
+    const TokenTexts &texts = request.texts;
     std::uint64_t n_tokens = 0;
-    llama::check(lk_probe_tokens(&probe, &prefix, sentence.data(), request.n_repeats, nullptr, 0,
-                                 &n_tokens));
-    std::vector<std::uint32_t> tokens(static_cast<std::size_t>(n_tokens));
-    llama::check(lk_probe_tokens(&probe, &prefix, sentence.data(), request.n_repeats, tokens.data(),
-                                 n_tokens, &n_tokens));
-    return llama::Tokens(tokens.begin(), tokens.end());
+    llama::check(lk_probe_tokens(&probe, texts.prefix.data(), texts.sentence.data(),
+                                 request.n_repeats, nullptr, 0, &n_tokens));
+    llama::Tokens tokens(static_cast<std::size_t>(n_tokens));
+    llama::check(lk_probe_tokens(&probe, texts.prefix.data(), texts.sentence.data(),
+                                 request.n_repeats, tokens.data(), n_tokens, &n_tokens));
+    return tokens;
 }
 
 // Queries, keys and values of one causal pass of a layer.
@@ -456,14 +446,14 @@ void add_probe(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
 
 llama::CalibratorHandle sample_model(llama::Model &model, const SamplingRequest &request) {
     const llama::Config &c = model.config();
-    const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry shape(c);
     const lk_geometry geometry = shape.view();
     lk_calibrator *made = nullptr;
     llama::check(lk_calibrator_create(&geometry, &made));
     llama::CalibratorHandle calibrator(made);
     lk_probe probe = llama::initialised(lk_probe_init);
-    probe.prefix_tokens = 1;
-    probe.period_tokens = static_cast<std::uint32_t>(request.sentence.size());
+    probe.prefix_tokens = static_cast<std::uint32_t>(request.texts.prefix.size());
+    probe.period_tokens = static_cast<std::uint32_t>(request.texts.sentence.size());
     const std::uint32_t nearest = std::max<std::uint32_t>(2, probe.period_tokens) - 1;
     probe.local_tokens = std::min(probe.local_tokens, nearest);
     const llama::Tokens probe_tokens = probe_text(probe, request);

@@ -9,13 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/calibrate/token_texts.h"
 #include "llama/session.h"
 
 namespace cli {
-
-// A neutral sentence of about a hundred tokens of the shipped model, and how often it comes.
-extern const char *const kProbeSentence;
-constexpr std::uint32_t kProbeRepeats = 30;
 
 // What is taken from queries, keys and values of a pass in addition to ranges.
 struct PassRequest {
@@ -29,10 +26,9 @@ struct PassRequest {
 struct SamplingRequest {
     PassRequest pass;
     double position_scale = 1;  // of the text; the probe keeps the model's positions
-    std::string text;
-    std::size_t n_tokens = 16384;  // of the text, in documents of their own
+    TokenTexts texts;
+    std::size_t n_tokens = 16384;  // of the documents, cut to document_tokens
     std::size_t document_tokens = 2048;
-    std::string sentence = kProbeSentence;
     std::uint32_t n_repeats = kProbeRepeats;
 };
 
@@ -43,7 +39,7 @@ struct DumpRequest {
     double position_scale = 0;        // keys and queries are turned to it; 0 = as they are
 };
 
-// Runs documents of the text and one probe, with FP16 caches on the CPU.
+// Runs documents and one probe, with FP16 caches on the CPU.
 llama::CalibratorHandle sample_model(llama::Model &model, const SamplingRequest &request);
 
 // Adds dumps (docs/CALIBRATION.md), one file after another, to a calibrator that is made from the

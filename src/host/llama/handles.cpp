@@ -25,6 +25,12 @@ Geometry::Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uin
     layers_.assign(n_layers == 0 ? 1 : n_layers, layer);
 }
 
+Geometry::Geometry(const Config &config)
+    : Geometry(config.n_layers, config.n_query_heads, config.n_kv_heads, config.head_dim) {
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+        layers_[i].window_tokens = config.windows[i];
+}
+
 lk_geometry Geometry::view() const {
     lk_geometry geometry = initialised(lk_geometry_init);
     geometry.n_layers = n_layers();

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "safetensors.h"
+#include "config.h"
 
 namespace llama {
 
@@ -43,6 +43,7 @@ using CacheHandle = std::unique_ptr<lk_cache, DestroyCache>;
 // A geometry with its layers.
 class Geometry {
   public:
+    explicit Geometry(const Config &config);
     Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uint32_t n_kv_heads,
              std::uint32_t head_dim);
     lk_geometry view() const;  // valid as long as this object

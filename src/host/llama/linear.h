@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "safetensors.h"
 #include "workers.h"
 
 namespace llama {
@@ -14,9 +15,10 @@ namespace llama {
 class Linear {
   public:
     Linear() = default;
-    // weight [n_out][n_in]; bias [n_out] or empty
-    Linear(std::size_t n_out, std::size_t n_in, const std::vector<float> &weight,
-           std::vector<float> bias);
+    // weight: F16, BF16 or F32 [n_out][n_in], whose bytes outlive this; bias [n_out] or empty.
+    // Unpacked, the layer keeps its weights as floats, for steps of few rows; else each call of
+    // apply() unpacks them anew, a few rows of the weight at a time.
+    Linear(const Tensor &weight, std::vector<float> bias, bool unpacked);
 
     std::size_t n_in() const { return n_in_; }
     std::size_t n_out() const { return n_out_; }
@@ -25,12 +27,16 @@ class Linear {
     void apply(const float *x, std::size_t n_rows, float *y, Workers &workers) const;
 
   private:
-    void apply_rows(const float *x, std::size_t n_rows, float *y, std::size_t first_panel,
-                    std::size_t last_panel) const;
+    std::size_t n_panels() const;
+    void unpack(std::size_t panel, float *out) const;
+    void apply_panel(std::size_t panel, const float *weights, const float *x, std::size_t n_rows,
+                     float *y) const;
+    void apply_unpacked(const float *x, std::size_t n_rows, float *y, Workers &workers) const;
 
+    Tensor weight_;
     std::size_t n_out_ = 0;
     std::size_t n_in_ = 0;
-    std::vector<float> panels_;  // [n_panels][n_in][kPanel], padded with zeros
+    std::vector<float> panels_;  // [n_panels][n_in][kPanel], padded with zeros; or empty
     std::vector<float> bias_;
 };
 

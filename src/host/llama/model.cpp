@@ -22,11 +22,10 @@ void Model::extend_rope(std::size_t n_positions) {
     std::size_t position = cos_.size() / half;
     for (; position < n_positions; ++position) {
         for (std::size_t i = 0; i < half; ++i) {
-            const double frequency =
-                std::pow(config_.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
-            const double angle = static_cast<double>(position) * position_scale_ * frequency;
-            cos_.push_back(static_cast<float>(std::cos(angle)));
-            sin_.push_back(static_cast<float>(std::sin(angle)));
+            const double angle =
+                static_cast<double>(position) * position_scale_ * config_.rope_frequencies[i];
+            cos_.push_back(static_cast<float>(config_.rope_amplitude * std::cos(angle)));
+            sin_.push_back(static_cast<float>(config_.rope_amplitude * std::sin(angle)));
         }
     }
 }
@@ -50,10 +49,11 @@ void Model::rotate(float *x, std::size_t n_tokens, std::size_t n_heads,
     }
 }
 
+// x and y may be the same.
 void Model::normalise(const float *x, const std::vector<float> &weight, float *y,
-                      std::size_t n_tokens) {
+                      std::size_t n_rows) {
     const std::size_t width = weight.size();
-    for (std::size_t t = 0; t < n_tokens; ++t) {
+    for (std::size_t t = 0; t < n_rows; ++t) {
         const float *in = x + t * width;
         double squares = 0;
         for (std::size_t i = 0; i < width; ++i)
@@ -78,6 +78,10 @@ void Model::attend_block(std::uint32_t index, std::size_t n_tokens, std::size_t 
     layer.q.apply(s.y.data(), n_tokens, s.q.data(), workers_);
     layer.k.apply(s.y.data(), n_tokens, s.k.data(), workers_);
     layer.v.apply(s.y.data(), n_tokens, s.v.data(), workers_);
+    if (config_.has_head_norms) {
+        normalise(s.q.data(), layer.query_norm, s.q.data(), n_tokens * config_.n_query_heads);
+        normalise(s.k.data(), layer.key_norm, s.k.data(), n_tokens * config_.n_kv_heads);
+    }
     rotate(s.q.data(), n_tokens, config_.n_query_heads, first_position);
     rotate(s.k.data(), n_tokens, config_.n_kv_heads, first_position);
     attention(index, static_cast<std::uint32_t>(n_tokens), s.q.data(), s.k.data(), s.v.data(),
@@ -110,6 +114,10 @@ std::vector<float> Model::forward(const Tokens &tokens, std::size_t first_positi
     const std::size_t width = config_.width;
     if (n == 0 || first_row > n)
         throw Error("a step needs at least one token");
+    for (const Token token : tokens)
+        if (token >= config_.n_vocabulary)
+            throw Error("token " + std::to_string(token) + " is beyond the vocabulary of " +
+                        std::to_string(config_.n_vocabulary));
     extend_rope(first_position + n);
     const auto grow = [](std::vector<float> &v, std::size_t size) {
         if (v.size() < size)
@@ -124,10 +132,8 @@ std::vector<float> Model::forward(const Tokens &tokens, std::size_t first_positi
     grow(s.v, n * layers_[0].k.n_out());
     grow(s.gate, n * config_.hidden);
     grow(s.up, n * config_.hidden);
-    for (std::size_t t = 0; t < n; ++t) {
-        std::copy_n(embeddings_.begin() + static_cast<std::ptrdiff_t>(tokens[t] * width), width,
-                    s.x.begin() + static_cast<std::ptrdiff_t>(t * width));
-    }
+    for (std::size_t t = 0; t < n; ++t)
+        to_floats(*embeddings_, std::uint64_t{tokens[t]} * width, width, s.x.data() + t * width);
     for (std::uint32_t l = 0; l < config_.n_layers; ++l) {
         attend_block(l, n, first_position, attention);
         mlp_block(layers_[l], n);

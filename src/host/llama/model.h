@@ -1,4 +1,4 @@
-// A Qwen2-form decoder whose attention is someone else's: the host half of a model.
+// A decoder of Llama's family whose attention is someone else's: the host half of a model.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LLAMA_MODEL_H
@@ -10,27 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "config.h"
 #include "linear.h"
-#include "safetensors.h"
+#include "weights.h"
 #include "workers.h"
 
 namespace llama {
-
-using Token = std::uint8_t;  // the vocabulary is bytes
-using Tokens = std::vector<Token>;
-
-struct Config {
-    std::uint32_t n_vocabulary = 0;
-    std::uint32_t width = 0;
-    std::uint32_t n_layers = 0;
-    std::uint32_t n_query_heads = 0;
-    std::uint32_t n_kv_heads = 0;
-    std::uint32_t head_dim = 0;
-    std::uint32_t hidden = 0;
-    std::uint32_t max_tokens = 0;
-    double norm_epsilon = 0;
-    double rope_theta = 0;
-};
 
 // Attention of one layer: q [n_tokens][n_query_heads][head_dim] and k, v
 // [n_tokens][n_kv_heads][head_dim] after RoPE to out, shaped as q.
@@ -39,11 +24,15 @@ using Attention = std::function<void(std::uint32_t layer, std::uint32_t n_tokens
 
 class Model {
   public:
-    // Throws Error. n_threads 0 = usable_cpus().
-    Model(const std::string &path, unsigned n_threads);
+    // Throws Error where a tensor is missing or is not as the config states. n_threads 0 =
+    // usable_cpus().
+    Model(ModelSource source, unsigned n_threads);
+    Model(const std::string &path, unsigned n_threads);  // read_model_file()
     unsigned n_threads() const { return workers_.n_threads(); }
 
     const Config &config() const { return config_; }
+    const Weights &weights() const { return weights_; }
+    const std::string &config_text() const { return config_text_; }
 
     // From now on token t is turned as if at position t * scale (positional interpolation).
     void stretch_positions(double scale);
@@ -56,26 +45,31 @@ class Model {
   private:
     struct Layer {
         std::vector<float> input_norm, mlp_norm;
+        std::vector<float> query_norm, key_norm;  // [head_dim] or empty
         Linear q, k, v, o, gate, up, down;
     };
     struct Scratch {
         std::vector<float> x, y, q, k, v, heads, gate, up;
     };
 
-    void read_config(const SafetensorsFile &file);
-    Layer read_layer(const SafetensorsFile &file, std::uint32_t index) const;
+    std::vector<float> read_floats(const std::string &name, std::size_t n) const;
+    Linear read_linear(const std::string &name, std::size_t n_out, std::size_t n_in,
+                       bool has_bias) const;
+    Layer read_layer(std::uint32_t index) const;
     void extend_rope(std::size_t n_positions);
     void rotate(float *x, std::size_t n_tokens, std::size_t n_heads, std::size_t first_position);
-    void normalise(const float *x, const std::vector<float> &weight, float *y,
-                   std::size_t n_tokens);
+    void normalise(const float *x, const std::vector<float> &weight, float *y, std::size_t n_rows);
     void attend_block(std::uint32_t index, std::size_t n_tokens, std::size_t first_position,
                       const Attention &attention);
     void mlp_block(const Layer &layer, std::size_t n_tokens);
     void add_to_stream(std::size_t n_tokens);
 
     Config config_;
+    Weights weights_;
+    std::string config_text_;
+    bool is_unpacked_;
     Workers workers_;
-    std::vector<float> embeddings_;
+    const Tensor *embeddings_;
     std::vector<Layer> layers_;
     std::vector<float> final_norm_;
     Linear head_;

@@ -2,8 +2,6 @@
 #include "safetensors.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <utility>
 
@@ -22,22 +20,6 @@ std::uint64_t element_bytes(const std::string &dtype) {
         {"I32", 4},  {"F32", 4}, {"U64", 8}, {"I64", 8},     {"F64", 8}};
     const auto found = sizes.find(dtype);
     return found == sizes.end() ? 0 : found->second;
-}
-
-std::vector<std::uint8_t> read_file(const std::string &path) {
-    check_file(path);
-    std::ifstream in(path, std::ios::binary | std::ios::ate);
-    if (!in)
-        throw Error("cannot open " + path);
-    const std::streamoff size = in.tellg();
-    if (size < 0)
-        throw Error("cannot read " + path);
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
-    in.seekg(0);
-    if (size > 0 && !in.read(reinterpret_cast<char *>(bytes.data()), size)) {
-        throw Error("cannot read " + path);
-    }
-    return bytes;
 }
 
 std::uint64_t read_length(const std::uint8_t *at) {
@@ -209,7 +191,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string &path) : bytes_(read_file(path)) {
+SafetensorsFile::SafetensorsFile(const std::string &path) : bytes_(path) {
     if (bytes_.size() < kLengthBytes)
         throw Error(path + " is too short for a safetensors file");
     const std::uint64_t header_bytes = read_length(bytes_.data());
@@ -277,15 +259,6 @@ const Tensor &SafetensorsFile::at(const std::string &name) const {
     if (tensor == nullptr)
         throw Error("the file has no tensor \"" + name + "\"");
     return *tensor;
-}
-
-void check_file(const std::string &path) {
-    std::error_code error;
-    const std::filesystem::file_status found = std::filesystem::status(path, error);
-    if (std::filesystem::exists(found) && !std::filesystem::is_regular_file(found))
-        throw Error(path + (std::filesystem::is_directory(found) ? " is a folder, not a file"
-                            : std::filesystem::is_fifo(found)    ? " is a pipe, not a file"
-                                                                 : " is a device, not a file"));
 }
 
 }  // namespace llama

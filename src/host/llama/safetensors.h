@@ -7,17 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-namespace llama {
+#include "error.h"
+#include "mapped_file.h"
 
-// A file, model or library call that failed; what() is one sentence.
-class Error : public std::runtime_error {
-  public:
-    using std::runtime_error::runtime_error;
-};
+namespace llama {
 
 struct Tensor {
     std::string name;
@@ -30,11 +26,12 @@ struct Tensor {
 
 class SafetensorsFile {
   public:
-    // Reads and validates the whole file. Throws Error.
+    // Maps the file and validates its header against its size. Throws Error.
     explicit SafetensorsFile(const std::string &path);
     SafetensorsFile(const SafetensorsFile &) = delete;
     SafetensorsFile &operator=(const SafetensorsFile &) = delete;
 
+    const MappedFile &bytes() const { return bytes_; }
     const std::vector<Tensor> &tensors() const { return tensors_; }  // in file order
     const std::map<std::string, std::string> &metadata() const { return metadata_; }
 
@@ -46,7 +43,7 @@ class SafetensorsFile {
     void check_layout(const std::string &path, std::uint64_t n_data_bytes) const;
     void index_names(const std::string &path);
 
-    std::vector<std::uint8_t> bytes_;
+    MappedFile bytes_;
     std::vector<Tensor> tensors_;
     std::vector<std::size_t> by_name_;  // indices of tensors_
     std::map<std::string, std::string> metadata_;
@@ -55,11 +52,11 @@ class SafetensorsFile {
 // F16, BF16, F32 or F64 to float. Throws Error for another dtype.
 std::vector<float> to_floats(const Tensor &tensor);
 
+// The same for elements [first, first + n) of the tensor, which it has.
+void to_floats(const Tensor &tensor, std::uint64_t first, std::size_t n, float *out);
+
 // I32, I64 or U8 to int32. Throws Error for another dtype or a value out of range.
 std::vector<std::int32_t> to_ints(const Tensor &tensor);
-
-// Throws Error where the path is a pipe, a device or a folder: the end of one may never come.
-void check_file(const std::string &path);
 
 float float_from_half(std::uint16_t half);
 

@@ -19,8 +19,7 @@ std::uint64_t budget_bytes(const lk_plan *plan, std::uint64_t n_tokens, std::uin
 Session::Session(lk_context *context, TensorSpace &space, Model &model, const lk_plan *plan,
                  std::uint64_t max_tokens, std::uint32_t max_step_tokens)
     : space_(space), model_(model), ranks_by_queries_(ranks_by_queries(plan)) {
-    const Config &c = model.config();
-    const Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const Geometry geometry(model.config());
     const lk_geometry view = geometry.view();
     lk_cache_desc desc = initialised(lk_cache_desc_init);
     desc.max_sequences = kMostSequences;
@@ -125,7 +124,7 @@ Tokens Session::generate(const Tokens &prompt, std::size_t limit, int stop) {
     std::vector<float> logits = feed(prompt);
     while (made.size() < limit) {
         made.push_back(arg_max(logits.data(), logits.size()));
-        if (made.back() == stop || made.size() == limit)
+        if ((stop >= 0 && made.back() == static_cast<Token>(stop)) || made.size() == limit)
             break;
         logits = feed({made.back()});
     }
@@ -179,8 +178,18 @@ lk_cache_stats Session::stats() const {
     return stats;
 }
 
-Tokens as_tokens(const std::string &text) { return Tokens(text.begin(), text.end()); }
+Tokens as_tokens(const std::string &text) {
+    Tokens tokens;
+    for (const char c : text)
+        tokens.push_back(static_cast<unsigned char>(c));
+    return tokens;
+}
 
-std::string as_text(const Tokens &tokens) { return std::string(tokens.begin(), tokens.end()); }
+std::string as_text(const Tokens &tokens) {
+    std::string text;
+    for (const Token token : tokens)
+        text.push_back(static_cast<char>(token));
+    return text;
+}
 
 }  // namespace llama

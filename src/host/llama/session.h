@@ -114,6 +114,7 @@ class Session {
 double divergence(const std::vector<float> &exact, const std::vector<float> &other,
                   std::size_t n_vocabulary);
 
+// Of a model whose tokens are bytes.
 Tokens as_tokens(const std::string &text);
 std::string as_text(const Tokens &tokens);
 

@@ -15,6 +15,14 @@ T load(const std::uint8_t *at) {
     return value;
 }
 
+template <typename T, typename Convert>
+void convert(const Tensor &tensor, std::uint64_t first, std::size_t n, float *out,
+             const Convert &to_float) {
+    const std::uint8_t *at = tensor.data + sizeof(T) * first;
+    for (std::size_t i = 0; i < n; ++i)
+        out[i] = to_float(load<T>(at + sizeof(T) * i));
+}
+
 }  // namespace
 
 float float_from_half(std::uint16_t half) {
@@ -29,23 +37,26 @@ float float_from_half(std::uint16_t half) {
     return load<float>(reinterpret_cast<const std::uint8_t *>(&bits));
 }
 
+void to_floats(const Tensor &tensor, std::uint64_t first, std::size_t n, float *out) {
+    if (tensor.dtype == "F16") {
+        convert<std::uint16_t>(tensor, first, n, out, float_from_half);
+    } else if (tensor.dtype == "BF16") {
+        convert<std::uint16_t>(tensor, first, n, out, [](std::uint16_t upper) {
+            const std::uint32_t bits = std::uint32_t{upper} << 16;
+            return load<float>(reinterpret_cast<const std::uint8_t *>(&bits));
+        });
+    } else if (tensor.dtype == "F32") {
+        std::memcpy(out, tensor.data + sizeof(float) * first, sizeof(float) * n);
+    } else if (tensor.dtype == "F64") {
+        convert<double>(tensor, first, n, out, [](double x) { return static_cast<float>(x); });
+    } else {
+        throw Error("tensor \"" + tensor.name + "\" is " + tensor.dtype + ", not a float type");
+    }
+}
+
 std::vector<float> to_floats(const Tensor &tensor) {
     std::vector<float> out(static_cast<std::size_t>(tensor.n_elements));
-    const std::uint8_t *at = tensor.data;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        if (tensor.dtype == "F16") {
-            out[i] = float_from_half(load<std::uint16_t>(at + 2 * i));
-        } else if (tensor.dtype == "BF16") {
-            const std::uint32_t bits = std::uint32_t{load<std::uint16_t>(at + 2 * i)} << 16;
-            out[i] = load<float>(reinterpret_cast<const std::uint8_t *>(&bits));
-        } else if (tensor.dtype == "F32") {
-            out[i] = load<float>(at + 4 * i);
-        } else if (tensor.dtype == "F64") {
-            out[i] = static_cast<float>(load<double>(at + 8 * i));
-        } else {
-            throw Error("tensor \"" + tensor.name + "\" is " + tensor.dtype + ", not a float type");
-        }
-    }
+    to_floats(tensor, 0, out.size(), out.data());
     return out;
 }
 
