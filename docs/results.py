@@ -274,7 +274,26 @@ def llama_rows(record: dict) -> str:
     return table(['cache', *(f'{part}, {point["tokens"]} tokens' for point in points for part in ('prefill', 'decode'))], rows)
 
 
-VIEWS = {'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+def latency_rows(record: dict) -> str:
+    """Decode steps of tests/bench/latency.py: milliseconds, and how many times as fast as the compiled static cache."""
+    caches, rows, found = [], [], {}
+    for model, cells in record['models'].items():
+        for cell in cells:
+            found[model, cell['batch'], cell['length'], cell['cache']] = cell
+            if cell['cache'] not in caches:
+                caches.append(cell['cache'])
+    for model, batch, length in dict.fromkeys(key[:3] for key in found):
+        static = found.get((model, batch, length, 'static'), {}).get('step_ms')
+        row = [model, str(batch), str(length)]
+        for cache in caches:
+            step = found.get((model, batch, length, cache), {}).get('step_ms')
+            times = f' ({static / step:.2f}x)' if step and static and cache != 'static' else ''
+            row.append(f'{step:.1f}{times}' if step else '-')
+        rows.append(row)
+    return table(['model', 'batch', 'tokens', *(f'`{cache}`' for cache in caches)], rows)
+
+
+VIEWS = {'latency': latency_rows, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}

@@ -126,7 +126,7 @@ class LowkeyStore:
     on the device stays below free_bytes."""
 
     def __init__(self, rule: LowkeyRule, model, n_rows: int, length: int, n_tokens: int, free_bytes: int,
-                 synchronize: Callable[[], None]):
+                 synchronize: Callable[[], None], graph: bool = False):
         self.rule, self.length, self.synchronize = rule, length, synchronize
         self.shrinks: list[dict] = []
         self.n_filled = 0
@@ -141,7 +141,7 @@ class LowkeyStore:
                 self.store = self.open(n_rows, free_bytes - device_bytes)
             self.rows = [self.store.add() for _ in range(n_rows)]
             self.fill(n_tokens)
-            self.cache = LowkeyCache.over(model.config, self.store, self.rows)
+            self.cache = LowkeyCache.over(model, self.store, self.rows, graph=graph)
         except BaseException:
             self.context.__exit__()
             raise
