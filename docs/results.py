@@ -276,17 +276,14 @@ def llama_rows(record: dict) -> str:
 
 def latency_rows(record: dict) -> str:
     """Decode steps of tests/bench/latency.py: milliseconds, and how many times as fast as the compiled static cache."""
-    caches, rows, found = [], [], {}
-    for model, cells in record['models'].items():
-        for cell in cells:
-            found[model, cell['batch'], cell['length'], cell['cache']] = cell
-            if cell['cache'] not in caches:
-                caches.append(cell['cache'])
-    for model, batch, length in dict.fromkeys(key[:3] for key in found):
-        static = found.get((model, batch, length, 'static'), {}).get('step_ms')
-        row = [model, str(batch), str(length)]
+    steps = {(model, cell['batch'], cell['length'], cell['cache']): cell.get('step_ms')
+             for model, cells in record['models'].items() for cell in cells}
+    caches = sorted({key[3] for key in steps}, key=lambda name: (name not in ('dynamic', 'static'), name))
+    rows = []
+    for shape in sorted({key[:3] for key in steps}):
+        static, row = steps.get((*shape, 'static')), [*map(str, shape)]
         for cache in caches:
-            step = found.get((model, batch, length, cache), {}).get('step_ms')
+            step = steps.get((*shape, cache))
             times = f' ({static / step:.2f}x)' if step and static and cache != 'static' else ''
             row.append(f'{step:.1f}{times}' if step else '-')
         rows.append(row)

@@ -27,6 +27,7 @@ GRAPH = '+graph'
 WARM_UPS, TIMED = 6, 24  # compilation and captures are in the first
 N_DECODE = WARM_UPS + TIMED
 SLAB_BYTES = 64 << 20
+SPARE_BYTES = 1 << 30  # tables on the device, which the budget of a cache leaves out
 
 
 class Cell:
@@ -39,8 +40,9 @@ class Cell:
             self.store = HostStore(HOSTS[cache], model, n_rows, length, n_tokens)
         else:
             rule = LowkeyRule(cache.removesuffix(GRAPH), host.config, SLAB_BYTES)
-            self.store = LowkeyStore(rule, model, n_rows, length, n_tokens, rule.budget(length, n_rows),
-                                     host.machine.synchronize, cache.endswith(GRAPH))
+            free_bytes = rule.budget(length, n_rows) + SPARE_BYTES
+            self.store = LowkeyStore(rule, model, n_rows, length, n_tokens, free_bytes, host.machine.synchronize,
+                                     cache.endswith(GRAPH))
         self.forward = torch.compile(model.forward, mode='reduce-overhead') if cache == 'static' else model
         device = host.machine.device
         self.position = torch.full((n_rows, 1), n_tokens, device=device)

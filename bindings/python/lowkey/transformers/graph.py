@@ -47,9 +47,7 @@ class _Graph:
             if isinstance(own, torch.Tensor):
                 own.copy_(inputs[name])
         self.graph.replay()
-        return self.result(cache)
 
-    def result(self, cache: LowkeyCache) -> Any:
         def own(x: Any) -> Any:
             return x.clone() if isinstance(x, torch.Tensor) else cache if x is _CACHE else x
         return tree_map(own, self.output)
@@ -58,10 +56,10 @@ class _Graph:
 class DecodeGraphs:
     """The graphs of a cache's decode steps, one for each shape of inputs.
 
-    The first pass of a shape runs without a graph, so that libraries set up what no capture may contain; the second is
-    captured; the third runs from the graph and without it, since a forward pass that depends on the number of tokens
-    in another way than by its positions would repeat the number of the capture. Where a pass cannot be captured, a
-    warning has the reason, and all passes run without a graph."""
+    The first pass of a shape sets up what no capture may contain; the second is captured; the third is launched from
+    the graph and its output compared, since a forward pass that depends on the number of tokens in another way than by
+    its positions would repeat the number of the capture. Until then outputs are of passes without a graph. Where a pass
+    cannot be captured, a warning has the reason, and all passes run without a graph."""
 
     def __init__(self) -> None:
         self.refusal: str | None = None
@@ -94,12 +92,11 @@ class DecodeGraphs:
             self._graphs[key] = None
             return forward(**given)
         try:
-            self._graphs[key] = made = self._capture(cache, forward, inputs)
+            self._graphs[key] = self._capture(cache, forward, inputs)
         except (RuntimeError, Error) as error:  # torch and lowkey
             cache._drop_step()
             self._refuse(f'its capture failed: {str(error.__context__ or error).splitlines()[0]}')
-            return forward(**given)
-        return made.result(cache)
+        return forward(**given)
 
     def _refuse(self, reason: str) -> None:
         self.clear()
@@ -131,16 +128,16 @@ class DecodeGraphs:
         return inputs
 
     def _capture(self, cache: LowkeyCache, forward: Forward, inputs: dict[str, Any]) -> _Graph:
-        """Capture the pass, and launch it."""
+        """Capture the pass, in a step that is discarded."""
         made = _Graph(inputs)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         device = made.inputs['position_ids'].device
         stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
         stream.wait_stream(current)
-        with torch.cuda.stream(stream), cache._graph_step():
+        with torch.cuda.stream(stream), cache._graph_step(keep=False):
             made.capture(cache, forward, stream, self._pool)
-            made.graph.replay()
+            made.graph.replay()  # as lk_step_replay() has it: once in the step of the capture too
         current.wait_stream(stream)
         return made
 
