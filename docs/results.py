@@ -290,7 +290,20 @@ def latency_rows(record: dict) -> str:
     return table(['model', 'batch', 'tokens', *(f'`{cache}`' for cache in caches)], rows)
 
 
-VIEWS = {'latency': latency_rows, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+def cost_rows(record: dict) -> str:
+    """Plans of tests/lab/cost_study.py: exact match with its interval, and -log2 p, by what the statistics have."""
+    rows, tasks = [], sorted(record['rows'][0]['plans'][0]['tasks'])
+    exact = record['rows'][0]['plans'][0]
+    for statistics, plan in [('', exact)] + [(row['statistics'], plan) for row in record['rows'] for plan in row['plans']
+                                             if plan['limit_bits']]:
+        cells = [f'{match(plan["tasks"][task])}' for task in tasks]
+        rows.append([limit_of(plan), plan['family'], statistics, *cells, match(plan['questions']),
+                     f'{plan["questions"]["bits_per_byte"]:.4f}'])
+    rows.sort(key=lambda row: row[0])
+    return table(['at most', 'plan', 'statistics', *(f'{task} %' for task in tasks), 'all %', '-log2 p'], rows)
+
+
+VIEWS = {'costs': cost_rows, 'latency': latency_rows, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}
