@@ -100,7 +100,8 @@ class _Store:
         """The cache, opened for the first pass; opened anew for a larger one while it holds no sequence."""
         if self.cache is not None and self.own_cache and not self.cache.stats().n_sequences and (
                 batch > self.max_sequences or n_tokens > self.max_step_tokens):
-            self._end_cache()
+            self._drop_graphs()
+            self.cache.close()
             self.cache = None
         if self.cache is None:
             assert self.context is not None
@@ -114,11 +115,10 @@ class _Store:
                                 f'prefill_chunk_size={self.max_step_tokens // batch or 1}')
         return self.cache
 
-    def _end_cache(self) -> None:
-        assert self.cache is not None
+    def _drop_graphs(self) -> None:
+        """Before the cache ends that they write to."""
         if self.graphs is not None:
             self.graphs.clear()
-        self.cache.close()
 
     def drop_step(self) -> None:
         """Discard the step that a failed pass left open, and remove what copies left."""
@@ -151,11 +151,13 @@ class _Store:
         """End one user, whose sequences these are, and the cache with the last one."""
         self.drop_step()
         self.n_users -= 1
+        if not self.n_users:
+            self._drop_graphs()
         if self.n_users or not self.own_cache:
             for sequence in sequences:
                 self._remove(sequence)
         elif self.cache is not None:
-            self._end_cache()
+            self.cache.close()
         if not self.n_users and self.own_context and self.context is not None:
             self.context.close()
 
