@@ -87,7 +87,6 @@ CapturedDevice::CapturedDevice()
     g_device = this;
 }
 
-// lowkey's pipelines go before the device, which is the host's.
 CapturedDevice::~CapturedDevice() { g_device = nullptr; }
 
 const char *CapturedDevice::open(uint32_t index) {

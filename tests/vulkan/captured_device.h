@@ -53,7 +53,14 @@ class CapturedDevice {
         return reinterpret_cast<Function>(host_.vk.GetDeviceProcAddr(host_.device, name));
     }
 
-    vulkan_host host_{};
+    // The device goes after lowkey's pipelines; leak checkers know the driver while it is loaded.
+    struct Host : vulkan_host {
+        Host() : vulkan_host{} {}
+        ~Host() { vulkan_host_close_device(this); }
+        Host(const Host &) = delete;
+        Host &operator=(const Host &) = delete;
+    };
+    Host host_;
     lk::vulkan::Device device_;
     lk::vulkan::Pipelines pipelines_;
     std::list<Compiled> compiled_;  // the latest first; they stay where they are

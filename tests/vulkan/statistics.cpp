@@ -61,6 +61,28 @@ Traits without(Traits traits, const Variant &variant) {
     return traits;
 }
 
+// How the packed pages of a head are cut.
+struct HeadForm {
+    uint32_t key_strips[17];  // of each width
+    uint32_t key_groups;
+    uint32_t value_bits;
+};
+std::vector<HeadForm> forms_of(const lk::CacheLayout &layout) {
+    std::vector<HeadForm> forms;
+    for (uint32_t head = 0; head < layout.layers[0].n_kv_heads; ++head) {
+        const lk::EntryFormats &entry = layout.entry_formats[layout.first_entries[0] + head];
+        const lk::PageLayout &key = layout.formats[entry.packed_key].layout;
+        const lk::PageLayout &value = layout.formats[entry.packed_value].layout;
+        HeadForm form{};
+        for (uint32_t plane = 0; plane < lk::kPlaneCount; ++plane)
+            form.key_strips[lk::kPlaneBits[plane]] = key.strips[plane];
+        form.key_groups = key.is_raw() ? 1 : lk::n_groups(key);
+        form.value_bits = lk::widest_width(value.strips);
+        forms.push_back(form);
+    }
+    return forms;
+}
+
 struct Row {
     std::string plan;
     const char *variant;
@@ -68,6 +90,9 @@ struct Row {
     uint32_t columns;  // of a workgroup
     uint32_t threads;
     uint64_t packed_bytes;  // of 128 tokens of the layer
+    uint32_t key_groups;    // bounds of the kernel's loops over a page, as they are pushed
+    uint32_t value_steps;
+    std::vector<HeadForm> heads;
     const Compiled *code;
 };
 
@@ -89,7 +114,16 @@ void add_rows(CapturedDevice *device, const NamedPlan &plan, const Variant &vari
         pipelines.open(layout.layout(), rules, traits, &device->pipelines()))
         stop(plan.name + ", " + variant.name + ": " + lk::last_sentence());
     const lk::LayerView &layer = layout.layout().layers[0];
-    Row row{plan.name, variant.name, 0, 0, 0, layout.packed_bytes(0), nullptr};
+    Row row{plan.name,
+            variant.name,
+            0,
+            0,
+            0,
+            layout.packed_bytes(0),
+            rules.key_groups(0),
+            rules.value_steps(0),
+            forms_of(layout.layout()),
+            nullptr};
     if (!rules.takes(0)) {
         row.columns =
             lk::vulkan::tile_columns(layer.head_dim, layer.n_query_heads / layer.n_kv_heads);
@@ -143,6 +177,29 @@ void print_table(const CapturedDevice &device, const std::vector<Row> &rows) {
     }
 }
 
+void print_heads(const Row &row) {
+    std::printf("\"heads\": [");
+    const char *between = "";
+    for (const HeadForm &head : row.heads) {
+        std::printf("%s{\"key_strips\": {", between);
+        for (const uint32_t bits : {16, 8, 4, 2, 1})
+            std::printf("\"%u\": %u%s", bits, head.key_strips[bits], bits == 1 ? "" : ", ");
+        std::printf("}, \"key_groups\": %u, \"value_bits\": %u}", head.key_groups, head.value_bits);
+        between = ", ";
+    }
+    std::printf("]");
+}
+
+void print_statistics(const Row &row) {
+    std::printf("\"statistics\": {");
+    const char *between = "";
+    for (const auto &[name, value] : row.code->statistics) {
+        std::printf("%s\"%s\": %.10g", between, name.c_str(), value);
+        between = ", ";
+    }
+    std::printf("}");
+}
+
 void print_json(const CapturedDevice &device, const std::vector<Row> &rows) {
     std::printf("{\"device\": \"%s\", \"driver\": \"%s\", \"rows\": [",
                 device.host().properties.deviceName, device.driver().c_str());
@@ -151,14 +208,14 @@ void print_json(const CapturedDevice &device, const std::vector<Row> &rows) {
         std::printf(
             "%s  {\"plan\": \"%s\", \"variant\": \"%s\", \"form\": %u, \"kernel\": \"%s\", "
             "\"columns\": %u, \"threads\": %u, \"subgroup_size\": %u, "
-            "\"packed_bytes\": %llu, \"statistics\": {",
+            "\"packed_bytes\": %llu, \"key_groups\": %u, \"value_steps\": %u, ",
             between, row.plan.c_str(), row.variant, row.form, row.code->shader.c_str(), row.columns,
-            row.threads, row.code->subgroup_size,
-            static_cast<unsigned long long>(row.packed_bytes));
-        for (size_t i = 0; i < row.code->statistics.size(); ++i)
-            std::printf("%s\"%s\": %.10g", i ? ", " : "", row.code->statistics[i].first.c_str(),
-                        row.code->statistics[i].second);
-        std::printf("}}");
+            row.threads, row.code->subgroup_size, static_cast<unsigned long long>(row.packed_bytes),
+            row.key_groups, row.value_steps);
+        print_heads(row);
+        std::printf(", ");
+        print_statistics(row);
+        std::printf("}");
         between = ",\n";
     }
     std::printf("\n]}\n");

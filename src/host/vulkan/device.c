@@ -147,7 +147,8 @@ vulkan_failure vulkan_open_device(const vulkan_host_options *options, vulkan_hos
 void vulkan_host_close_device(vulkan_host *host) {
     if (!host->device)
         return;
-    host->vk.DeviceWaitIdle(host->device);
+    if (host->fence)  // else nothing was submitted, and a driver without hardware cannot wait
+        host->vk.DeviceWaitIdle(host->device);
     host->vk.DestroyFence(host->device, host->fence, NULL);
     host->vk.DestroyCommandPool(host->device, host->pool, NULL);
     host->vk.DestroyDevice(host->device, NULL);
