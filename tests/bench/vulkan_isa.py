@@ -207,8 +207,11 @@ def count_head(code: Code, row: dict, head: dict) -> dict[str, float]:
     page = code.loops[largest(code, code.children(outer))]
     total = code.count(code.own(page))
     heads = code.children(page)
-    blocks = next(h for h in heads if len(code.children(code.loops[h])) == 3)
-    values = largest(code, [h for h in heads if h != blocks and loads(code, code.loops[h]) >= 32])
+    blocks = next((h for h in heads if len(code.children(code.loops[h])) == 3), None)
+    with_values = [h for h in heads if h != blocks and loads(code, code.loops[h]) >= 32]
+    if blocks is None or not with_values:
+        raise ValueError('the loop over pages has other loops inside than the shaders had')
+    values = largest(code, with_values)
     n_shuffles = 0
     for h in heads:
         inside = code.loops[h]
