@@ -303,7 +303,51 @@ def cost_rows(record: dict) -> str:
     return table(['at most', 'plan', 'statistics', *(f'{task} %' for task in tasks), 'all %', '-log2 p'], rows)
 
 
-VIEWS = {'costs': cost_rows, 'latency': latency_rows, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+def isa_code(record: dict) -> str:
+    """Each kernel once for each GPU and compiler."""
+    names = ('VGPRs', 'Spilled VGPRs', 'Scratch size', 'LDS size', 'Subgroups per SIMD', 'Instructions')
+    rows = []
+    for driver in record['drivers']:
+        for row in driver['rows']:
+            cells = [driver['gpu'], driver['driver'].split('Mesa ')[1].split('-')[0], f'`{row["kernel"]}`',
+                     'FP8 or groups' if row['plan'] == 'FP8 by 32' else 'plain' if 'decode' in row['kernel'] else 'all',
+                     str(row['subgroup_size']), *(f'{row["statistics"][name]:.0f}' for name in names)]
+            if cells not in rows and row['plan'] in ('kitty-pro', 'FP8 by 32', 'ChanMix'):
+                rows.append(cells)
+    return table(['GPU', 'Mesa', 'kernel', 'formats', 'lanes', 'VGPRs', 'spilled VGPRs', 'scratch, bytes', 'shared memory, bytes',
+                  'subgroups a SIMD', 'instructions'], rows)
+
+
+def isa_counted(record: dict) -> dict:
+    return [driver for driver in record['drivers'] if driver['driver'] == record['predicted_from']][0]
+
+
+def isa_pages(record: dict) -> str:
+    """Instructions that a page takes, of the compiler from which times are predicted."""
+    rows = []
+    for row in isa_counted(record)['rows']:
+        page = row['page']
+        if row['variant'] == 'no matrices':
+            rows.append([row['plan'], f'`{row["kernel"]}`', str(page['vector']), str(page['scalar'] + page['branch']),
+                         str(page['shared memory']), str(page['load']), str(page['scratch'])])
+    return table(['plan', 'kernel', 'vector', 'scalar', 'shared memory', 'loads', 'scratch'], rows)
+
+
+def isa_predicted(record: dict) -> str:
+    """Microseconds by bytes and by instructions, the larger one bold."""
+    devices = list(record['predicted'])
+    rows = []
+    for i, first in enumerate(record['predicted'][devices[0]]):
+        cells = [first['plan']]
+        for device in devices:
+            times = record['predicted'][device][i]['times']['32768']
+            both = [times['bytes_us'], times['instructions_us']]
+            cells.append(' / '.join(f'**{t:.0f}**' if t == max(both) else f'{t:.0f}' for t in both))
+        rows.append(cells)
+    return table(['plan', *devices], rows)
+
+
+VIEWS = {'costs': cost_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}

@@ -44,7 +44,7 @@ ALLOWED = {
     'tests/api': {'include', 'tests', 'src/host'},
     'tests/core': {'include', 'src', 'cuda', 'tests/hostile/child.h'},
     'tests/cuda': {'include', 'src', 'tests'},
-    'tests/vulkan': {'include', 'src', 'tests'},
+    'tests/vulkan': {'include', 'src', 'tests', 'shaders'},
     'tests/install': {'include'},
     'tests/hostile': {'include', 'src', 'tests'},
     'tests/stateful': {'include', 'src', 'tests'},

@@ -1,6 +1,7 @@
 // Which forms the pages of a plan have and how many kernels read them, without a device.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "auto_layers.h"
 #include "backend/vulkan/decode_rules.h"
 
 #include <setjmp.h>
@@ -16,6 +17,9 @@ extern "C" {
 
 namespace {
 
+using auto_layers::Head;
+using auto_layers::kAutoLayers;
+using auto_layers::Layer;
 using lk::Side;
 using lk::vulkan::DecodeRules;
 using lk::vulkan::PageForm;
@@ -24,49 +28,6 @@ constexpr uint32_t kHeads = 8;
 constexpr uint32_t kHeadDim = 128;
 constexpr uint32_t kLayers = 32;
 constexpr uint32_t kMostPipelines = 12;
-
-// The keys and the values of a head.
-struct Head {
-    uint32_t key_group, n8, n4, n_shared;  // channels
-    uint32_t value_bits, value_group;
-};
-using Layer = std::vector<Head>;
-
-// Four layers that `lowkey plan auto` made, of 1.74, 2.76, 2.05 and 3.53 bits.
-const std::vector<Layer> kAutoLayers = {
-    {{128, 0, 0, 25, 1, 64},
-     {128, 0, 0, 38, 1, 64},
-     {128, 0, 0, 21, 1, 64},
-     {128, 0, 0, 26, 1, 64},
-     {128, 0, 0, 20, 1, 64},
-     {128, 0, 0, 19, 1, 64},
-     {64, 0, 32, 0, 1, 64},
-     {128, 0, 16, 0, 1, 64}},
-    {{64, 0, 16, 0, 1, 64},
-     {64, 112, 16, 0, 4, 64},
-     {32, 64, 64, 0, 4, 128},
-     {64, 0, 16, 0, 1, 64},
-     {128, 0, 16, 0, 1, 64},
-     {128, 0, 16, 0, 1, 64},
-     {128, 0, 0, 0, 1, 64},
-     {128, 0, 0, 0, 1, 64}},
-    {{128, 0, 0, 25, 2, 128},
-     {128, 0, 0, 38, 1, 32},
-     {128, 0, 0, 21, 1, 32},
-     {128, 0, 0, 26, 1, 32},
-     {128, 0, 16, 6, 1, 32},
-     {128, 0, 16, 3, 2, 128},
-     {32, 0, 48, 0, 2, 128},
-     {128, 0, 16, 0, 1, 32}},
-    {{64, 0, 80, 0, 2, 64},
-     {32, 128, 0, 0, 4, 32},
-     {64, 112, 16, 0, 4, 64},
-     {64, 0, 96, 0, 2, 64},
-     {32, 0, 32, 0, 2, 64},
-     {64, 0, 32, 0, 2, 128},
-     {64, 0, 32, 0, 2, 64},
-     {64, 0, 16, 0, 2, 128}},
-};
 
 class Plan {
   public:

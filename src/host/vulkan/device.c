@@ -29,16 +29,18 @@ static vulkan_failure choose_device(uint32_t index, vulkan_host *host) {
     return "the Vulkan device has no compute queue";
 }
 
-static void choose_extensions(vulkan_host *host) {
+static void choose_extensions(const vulkan_host_options *options, vulkan_host *host) {
     static const char *const wanted[VULKAN_HOST_EXTENSIONS] = {
         VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME,
-        VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME};
+        VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME,
+        VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME};
+    const int n_wanted = VULKAN_HOST_EXTENSIONS - !options->only_compiles;
     uint32_t n = 0;
     host->vk.EnumerateDeviceExtensionProperties(host->physical_device, NULL, &n, NULL);
     VkExtensionProperties *found = calloc(n ? n : 1, sizeof *found);
     if (found && host->vk.EnumerateDeviceExtensionProperties(host->physical_device, NULL, &n,
                                                              found) == VK_SUCCESS)
-        for (int w = 0; w < VULKAN_HOST_EXTENSIONS; ++w)
+        for (int w = 0; w < n_wanted; ++w)
             for (uint32_t i = 0; i < n; ++i)
                 if (!strcmp(found[i].extensionName, wanted[w]))
                     host->extensions[host->n_extensions++] = wanted[w];
@@ -71,6 +73,9 @@ static void choose_features(vulkan_host *host) {
           &host->dot_product_features);
     chain(host, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME,
           VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV, &host->matrix_features);
+    chain(host, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME,
+          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
+          &host->statistics_features);
     host->vk.GetPhysicalDeviceFeatures2(host->physical_device, &host->features);
     memset(&host->features.features, 0, sizeof host->features.features);
     const VkPhysicalDeviceVulkan11Features has11 = host->features11;
@@ -108,6 +113,10 @@ static vulkan_failure make_device(vulkan_host *host) {
     VULKAN_HOST_DEVICE_FUNCTIONS(LOAD)
 #undef LOAD
     host->vk.GetDeviceQueue(host->device, host->queue_family, 0, &host->queue);
+    return NULL;
+}
+
+static vulkan_failure make_commands(vulkan_host *host) {
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                           .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
                                           .queueFamilyIndex = host->queue_family};
@@ -125,19 +134,21 @@ static vulkan_failure make_device(vulkan_host *host) {
                : NULL;
 }
 
-vulkan_failure vulkan_open_device(uint32_t index, vulkan_host *host) {
-    const vulkan_failure failure = choose_device(index, host);
+vulkan_failure vulkan_open_device(const vulkan_host_options *options, vulkan_host *host) {
+    const vulkan_failure failure = choose_device(options->device_index, host);
     if (failure)
         return failure;
-    choose_extensions(host);
+    choose_extensions(options, host);
     choose_features(host);
-    return make_device(host);
+    const vulkan_failure refusal = make_device(host);
+    return refusal || options->only_compiles ? refusal : make_commands(host);
 }
 
 void vulkan_host_close_device(vulkan_host *host) {
     if (!host->device)
         return;
-    host->vk.DeviceWaitIdle(host->device);
+    if (host->fence)  // else nothing was submitted, and a driver without hardware cannot wait
+        host->vk.DeviceWaitIdle(host->device);
     host->vk.DestroyFence(host->device, host->fence, NULL);
     host->vk.DestroyCommandPool(host->device, host->pool, NULL);
     host->vk.DestroyDevice(host->device, NULL);

@@ -11,7 +11,7 @@
 vulkan_failure vulkan_host_open(const vulkan_host_options *options, vulkan_host *host) {
     memset(host, 0, sizeof *host);
     const vulkan_failure failure = vulkan_open_instance(options, host);
-    return failure ? failure : vulkan_open_device(options->device_index, host);
+    return failure ? failure : vulkan_open_device(options, host);
 }
 
 void vulkan_host_close(vulkan_host *host) {

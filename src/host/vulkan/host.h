@@ -87,9 +87,12 @@ typedef struct vulkan_host_options {
     // Not null: the validation layer checks all calls, with synchronisation, where it is
     // installed, and each of its messages comes here.
     void (*on_message)(const char *message);
+    // The device makes pipelines and runs nothing: it has no command buffer, and its pipelines can
+    // report what the driver made of them. A driver without hardware has no fences.
+    int only_compiles;
 } vulkan_host_options;
 
-enum { VULKAN_HOST_EXTENSIONS = 3 };
+enum { VULKAN_HOST_EXTENSIONS = 4 };
 
 typedef struct vulkan_host {
     PFN_vkGetInstanceProcAddr get_instance_proc_addr;
@@ -110,6 +113,7 @@ typedef struct vulkan_host {
     VkPhysicalDeviceSubgroupSizeControlFeatures subgroup_size_features;
     VkPhysicalDeviceShaderIntegerDotProductFeatures dot_product_features;
     VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix_features;
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR statistics_features;
     const char *extensions[VULKAN_HOST_EXTENSIONS];
     uint32_t n_extensions;
 

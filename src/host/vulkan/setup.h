@@ -8,7 +8,7 @@
 
 // Load libvulkan and make an instance, under the validation layer when the options say so.
 vulkan_failure vulkan_open_instance(const vulkan_host_options *options, vulkan_host *host);
-// Take the device of this index, with what lowkey can use of it, and one queue.
-vulkan_failure vulkan_open_device(uint32_t index, vulkan_host *host);
+// Take the device of the options' index, with what lowkey can use of it, and one queue.
+vulkan_failure vulkan_open_device(const vulkan_host_options *options, vulkan_host *host);
 
 #endif

@@ -1,0 +1,136 @@
+// The pipelines of whole plans of `auto`, as caches of them make these. A stand-in that compiles at
+// once is made in place of each; on a device without cooperative matrices the rules are those of
+// one that has them, too.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/vulkan/cache_pipelines.h"
+#include "base/status.h"
+#include "faults.h"
+#include "plan_layouts.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include <set>
+
+namespace {
+
+using lk::vulkan::AttendPipelines;
+using lk::vulkan::CachePipelines;
+using lk::vulkan::DecodeRules;
+using lk::vulkan::Traits;
+
+constexpr uint32_t kLayers = 32;
+constexpr uint32_t kMostOfDecode = 12;  // kernels and merges
+// append, pack, dequantize, move, shrink; prefill and its merge in two sizes
+constexpr uint32_t kOthers = 5 + 4;
+
+const uint32_t kStandInWords[] = {
+#include "scale.inc"  // generated
+};
+
+VkShaderModule stand_in() {
+    VkShaderModuleCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    info.codeSize = sizeof kStandInWords;
+    info.pCode = kStandInWords;
+    VkShaderModule module = VK_NULL_HANDLE;
+    assert_int_equal(
+        test_device()->vk.CreateShaderModule(test_device()->device, &info, nullptr, &module),
+        VK_SUCCESS);
+    return module;
+}
+
+void expect_ok(lk_status status) {
+    if (status)
+        fail_msg("%s", lk::last_sentence());
+}
+
+// The test's device, as lowkey takes it over.
+class Counted {
+  public:
+    Counted() : device(lk::default_allocator()), module_(stand_in()) {
+        lk_context_desc desc{};
+        lk_vulkan_desc vulkan{};
+        test_describe(&desc, &vulkan);
+        vulkan.get_instance_proc_addr =
+            reinterpret_cast<lk_vulkan_function>(faulty_get_instance_proc_addr);
+        expect_ok(device.open(desc, vulkan));
+        vulkan_faults faults{};
+        faults.stand_in = module_;
+        faults_set(&faults);
+    }
+    ~Counted() {
+        faults_set(nullptr);
+        test_device()->vk.DestroyShaderModule(test_device()->device, module_, nullptr);
+    }
+    Counted(const Counted &) = delete;
+    Counted &operator=(const Counted &) = delete;
+
+    lk::vulkan::Device device;
+
+  private:
+    VkShaderModule module_;
+};
+
+Traits with_matrices(Traits traits) {
+    traits.cooperative_matrix = traits.float16 = traits.subgroup = true;
+    traits.subgroup_size = traits.min_subgroup_size = traits.max_subgroup_size = 32;
+    traits.subgroup_size_control = false;
+    return traits;
+}
+
+// Of decode, in steps of one new token and of more.
+std::set<VkPipeline> decode_pipelines(const DecodeRules &rules, const CachePipelines &pipelines) {
+    std::set<VkPipeline> found;
+    for (uint32_t l = 0; l < kLayers; ++l)
+        for (const uint32_t n_columns : {1u, UINT32_MAX}) {
+            if (!rules.takes(l))
+                continue;
+            const AttendPipelines &of = pipelines.decode(l, rules.tile_columns(l, n_columns));
+            found.insert(of.merge);
+            for (uint32_t form = 0; form < rules.n_forms(l); ++form)
+                found.insert(pipelines.attend(of, form));
+        }
+    return found;
+}
+
+void count(const Counted &counted, const Traits &traits, const char *kernels) {
+    for (const NamedPlan &plan : auto_plans(kLayers)) {
+        const PlanLayout layout(plan);
+        assert_null(layout.failure());
+        const uint32_t n_before = faults_pipelines().made;
+        lk::vulkan::Pipelines made(lk::default_allocator(), counted.device);
+        expect_ok(made.open(nullptr, 0));
+        DecodeRules rules(lk::default_allocator(), traits);
+        assert_true(rules.open(layout.layout()));
+        CachePipelines pipelines(lk::default_allocator());
+        expect_ok(pipelines.open(layout.layout(), rules, traits, &made));
+        const uint32_t n_made = faults_pipelines().made - n_before;
+        const size_t n_decode = decode_pipelines(rules, pipelines).size();
+        print_message("%s, %s: %zu pipelines of decode, %u in all\n", plan.name.c_str(), kernels,
+                      n_decode, n_made);
+        assert_int_equal(n_made, n_decode + kOthers);
+        assert_true(n_decode <= kMostOfDecode);
+    }
+}
+
+void auto_plans_need_few_pipelines(void **) {
+    const Counted counted;
+    count(counted, with_matrices(counted.device.traits()), "with matrices");
+    count(counted, counted.device.traits(), "as the device is");
+    assert_int_equal(faults_pipelines().live, 0);
+}
+
+}  // namespace
+
+int main() {
+    test_device();
+    const CMUnitTest tests[] = {cmocka_unit_test(auto_plans_need_few_pipelines)};
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
