@@ -50,6 +50,9 @@ RECURRENT = {
                                            linear_value_head_dim=32, linear_num_key_heads=4,
                                            linear_num_value_heads=4)),
 }
+# Weights of attention and of states, which decide little of the logits at the size that transformers begins with.
+MIXING = ('v_proj.weight', 'v_proj_current.weight', 'v_proj_delayed.weight', 'o_proj.weight', 'in_proj.weight',
+          'in_proj_qkv.weight', 'in_proj_qkvz.weight', 'out_proj.weight')
 RESTARTING = ('jamba', 'zamba')  # these begin their states anew in each pass of several tokens
 STATEFUL = {**CONVOLUTIONS, **RECURRENT}
 FAMILIES = {**SHARING, **STATEFUL}

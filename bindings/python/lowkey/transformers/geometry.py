@@ -48,12 +48,12 @@ class ModelLayers(NamedTuple):
     recurrent: bool
     restarts: bool
 
-    def check_pass(self, n_tokens: int, n_before: int) -> None:
+    def check_pass(self, n_tokens: int, n_before: int, remedy: str = 'give the prompt in one pass, and later tokens '
+                                                                     'one by one') -> None:
         """Refuse a pass of n_tokens tokens after n_before earlier ones that the model would compute wrongly."""
         if self.restarts and n_tokens > 1 and n_before:
             raise UnsupportedError(f'{self.kind} begins its recurrent states anew in a pass of several tokens, so a '
-                                   f'pass of {n_tokens} tokens cannot follow {n_before} earlier ones: give the prompt '
-                                   'in one pass and later tokens one by one')
+                                   f'pass of {n_tokens} tokens cannot follow {n_before} earlier ones: {remedy}')
 
 
 def _per_layer(config: Any) -> list[Any]:
@@ -104,15 +104,17 @@ def _refuse(config: Any, layers: Sequence[Any]) -> None:
 def _kv_layers(config: Any, types: Sequence[str]) -> dict[int, int]:
     """The layers that read another layer's keys and values, each with that layer."""
     modes = getattr(config, 'kv_sharing_modes', None)
-    if modes is None and getattr(config, 'num_kv_shared_layers', None):
-        modes = ['?']
-    unknown = set(modes or ()) - {None, 'store', 'reuse'}
+    if modes is None:
+        if getattr(config, 'num_kv_shared_layers', None):
+            raise UnsupportedError(f'{_kind(config)} shares keys and values between layers, and this transformers does '
+                                   'not name them (kv_sharing_modes): install a newer one')
+        return {}
+    unknown = set(modes) - {None, 'store', 'reuse'}
     if unknown:
-        raise UnsupportedError(f'{_kind(config)} shares keys and values between layers in a way that lowkey does not '
-                               f'know ({", ".join(sorted(unknown))}): it knows the modes "store" and "reuse" of '
-                               'kv_sharing_modes')
-    stored = {types[i]: i for i, mode in enumerate(modes or ()) if mode == 'store'}
-    return {i: stored[types[i]] for i, mode in enumerate(modes or ()) if mode == 'reuse'}
+        raise UnsupportedError(f'{_kind(config)} shares keys and values between layers by the modes {sorted(unknown)} '
+                               'of kv_sharing_modes: lowkey has "store" and "reuse"')
+    stored = {types[i]: i for i, mode in enumerate(modes) if mode == 'store'}
+    return {i: stored[types[i]] for i, mode in enumerate(modes) if mode == 'reuse'}
 
 
 def layers_of(config: Any) -> ModelLayers:

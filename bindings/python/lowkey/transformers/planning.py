@@ -77,7 +77,7 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
         return _done(_preset(method, geometry, paper), limit, out)
     check_free(model)
     if method == 'auto' and costs != 'none':
-        layers_of(model.config).check_pass(cost_tokens // 4, cost_tokens)
+        layers_of(model.config).check_pass(cost_tokens // 4, cost_tokens, 'give costs="none"')
     encoder, calibrator = Encoder(tokenizer), Calibrator(geometry)
     documents = read_texts(texts, encoder, min(document_tokens, _positions(model)), text_tokens)
     with Progress(progress) as bar, calibrator:
