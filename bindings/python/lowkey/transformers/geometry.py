@@ -107,7 +107,7 @@ def _kv_layers(config: Any, types: Sequence[str]) -> dict[int, int]:
     if modes is None:
         if getattr(config, 'num_kv_shared_layers', None):
             raise UnsupportedError(f'{_kind(config)} shares keys and values between layers, and this transformers does '
-                                   'not name them (kv_sharing_modes): install a newer one')
+                                   'not name them (kv_sharing_modes): install 5.23 or later')
         return {}
     unknown = set(modes) - {None, 'store', 'reuse'}
     if unknown:

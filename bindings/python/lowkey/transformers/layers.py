@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers.cache_utils import Cache as HostCache
 from transformers.cache_utils import CacheLayerMixin
 
 from ..errors import UnsupportedError
@@ -71,9 +72,9 @@ def make_layers(owner: LowkeyCache) -> list[Any]:
 
 def state_classes(model: ModelLayers) -> ModuleType:
     """The module of the classes for layers with states."""
-    try:
-        from . import state_layers
-    except ImportError:
-        raise UnsupportedError(f'{model.kind} has layers with states, for which this transformers has no class '
-                               '(LinearAttentionLayer): install a newer one') from None
+    # Models of older versions reach into the layers, past the cache, which then learns of no change.
+    if not hasattr(HostCache, 'get_conv_state'):
+        raise UnsupportedError(f'{model.kind} has layers with states, whose interface (Cache.get_conv_state) this '
+                               'transformers does not have: install 5.23 or later')
+    from . import state_layers
     return state_layers
