@@ -189,7 +189,8 @@ def test_a_failed_pass_is_dropped(name, failing):
     with lowkey_cache(model) as cache:
         feed(model, cache, ids[:, :20])
         layer = model.get_decoder().layers[failing]
-        for act in (lambda: feed(model, cache, ids[:, 20:]), lambda: cache.crop(0), lambda: copy.deepcopy(cache).close()):
+        for act in (lambda: feed(model, cache, ids[:, 20:]), lambda: cache.crop(0),
+                    lambda: copy.deepcopy(cache).close()):
             hook = layer.register_forward_hook(lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 feed(model, cache, ids[:, 10:15])
@@ -215,6 +216,18 @@ def test_passes_that_a_model_computes_wrongly(name):
     assert_like_hosts(model, got, ids[:, :20], ids[:, 20:21], n_last=1)
 
 
+@pytest.mark.parametrize('name', ['qwen3.5', 'falcon-h1', 'lfm2', 'gemma4'])
+def test_another_batch_is_refused(name):
+    model, ids = make_model(name), tokens(14, 2, 30)
+    with lowkey_cache(model) as cache:
+        feed(model, cache, ids[:, :20])
+        with pytest.raises(lowkey.ArgumentError, match='a batch of 1 prompts on a cache of 2 sequences'):
+            feed(model, cache, ids[:1, 20:25])
+        got = feed(model, cache, ids[:, 20:])
+    assert cache.state_bytes == 0, 'close() frees the states'
+    assert_like_hosts(model, got, ids[:, :20], ids[:, 20:], n_last=10)
+
+
 def test_existing_sequences():
     """New sequences of a caller's cache serve; those with tokens have no states."""
     model, ids = make_model('qwen3.5'), tokens(11, 1, 30)
@@ -224,7 +237,7 @@ def test_existing_sequences():
         with LowkeyCache.over(model.config, store, [sequence]) as cache:
             got = feed(model, cache, ids)
         with pytest.raises(lowkey.UnsupportedError, match=r'sequences have \[30\] tokens, and the states of '
-                                                          'qwen3_5_text after them are in no cache of lowkey'):
+                                                          'qwen3_5_text after them are in no lowkey.Cache'):
             LowkeyCache.over(model.config, store, [sequence])
         assert model.config._attn_implementation == 'sdpa' and len(sequence) == 30
     assert_like_hosts(model, got, ids, n_last=30)

@@ -43,13 +43,13 @@ def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, v
                          "model's own attention in `with cache.paused():`, or close the cache")
     if dropout:
         raise UnsupportedError(f'attention dropout is {dropout}: call model.eval()')
-    cache, layer = cache_and_layer(module, source)
+    cache, layer = _cache_and_layer(module, source)
     if options.get('position_bias') is not None:
         raise UnsupportedError(f'layer {layer} adds a position bias to its logits')
     return cache._attend(layer, query, key, value, attention_mask, dict(options, scaling=scaling)), None
 
 
-def cache_and_layer(module: torch.nn.Module, source: tuple[LowkeyCache, int]) -> tuple[LowkeyCache, int]:
+def _cache_and_layer(module: torch.nn.Module, source: tuple[LowkeyCache, int]) -> tuple[LowkeyCache, int]:
     """The cache that keys come from, and the layer of its geometry that attends to them: the layer of the keys, or one
     that reads them."""
     cache, kv_layer = source

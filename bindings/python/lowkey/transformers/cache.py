@@ -212,7 +212,7 @@ class LowkeyCache(HostCache):
         not step, truncate or remove these sequences.
 
         Raises ArgumentError (another geometry or cache, no sequence, a sequence twice), NotFoundError (a sequence was
-        removed), UnsupportedError."""
+        removed), UnsupportedError (also sequences with tokens for a model whose layers have states)."""
         geometry, chosen = geometry_of(config, scale=scale, sink_logits=sink_logits), list(sequences)
         if geometry != cache.geometry:
             raise ArgumentError('the cache was made for another geometry than geometry_of() gives for this model')
@@ -223,9 +223,9 @@ class LowkeyCache(HostCache):
         lengths = torch.tensor([len(sequence) for sequence in chosen])
         model = layers_of(config)
         if model.states and int(lengths.max()):
-            raise UnsupportedError(f'sequences have {lengths.tolist()} tokens, and the states of {model.kind} after them '
-                                   'are in no cache of lowkey: give new sequences, or continue a copy.deepcopy() of the '
-                                   'LowkeyCache that has both')
+            raise UnsupportedError(f'sequences have {lengths.tolist()} tokens, and the states of {model.kind} after '
+                                   'them are in no lowkey.Cache: give new sequences, or continue a copy.deepcopy() of '
+                                   'the LowkeyCache that has both')
         made = cls(config, cache.plan(), device=torch.device(cache.context.backend, cache.context.device_index),
                    scale=scale, sink_logits=sink_logits, context=cache.context)
         made._store.cache, made._store.own_cache, made._own_sequences = cache, False, False
@@ -250,8 +250,8 @@ class LowkeyCache(HostCache):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states of layers without attention, those before the last pass included. They count in no budget,
-        and those of a copy are its own."""
+        """Bytes of the states of recurrent layers and convolutions, those before the last pass included. They count in
+        no budget, and those of a copy are its own."""
         return self._states.n_bytes
 
     def paused(self) -> AbstractContextManager[None]:
@@ -267,6 +267,7 @@ class LowkeyCache(HostCache):
         self._closed = True
         self._switch.undo()
         self._end.detach()
+        self._states.reset()
         self._store.leave(self.sequences if self._own_sequences else [])
 
     def __enter__(self) -> LowkeyCache:
@@ -357,6 +358,7 @@ class LowkeyCache(HostCache):
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                           **options: Any) -> torch.Tensor:
+        self._check_batch(conv_states.shape[0])
         self._touch(layer_idx)
         return super().update_conv_state(conv_states, layer_idx, state_idx, **options)
 
@@ -425,6 +427,11 @@ class LowkeyCache(HostCache):
             raise ArgumentError(f'layer {layer} has learned sink logits or the cache has: give '
                                 'sink_logits=sink_logits_of(model)')
 
+    def _check_batch(self, batch: int) -> None:
+        if self.sequences and len(self.sequences) != batch:
+            raise ArgumentError(f'a batch of {batch} prompts on a cache of {len(self.sequences)} sequences: reset() it '
+                                'first')
+
     def _drop_pass(self) -> None:
         """Undo a pass that failed: discard the step that it left open, a copy's too, and give back its states."""
         self._store.drop_step()
@@ -437,11 +444,9 @@ class LowkeyCache(HostCache):
         batch, _, n_tokens, _ = query.shape
         real = self._new_tokens(mask, batch, n_tokens)
         cache = self._open(query.device, batch, n_tokens)
+        self._check_batch(batch)
         if not self.sequences:
             self.sequences.extend(self._added(cache, batch))
-        elif len(self.sequences) != batch:
-            raise ArgumentError(f'a batch of {batch} prompts on a cache of {len(self.sequences)} sequences: reset() it '
-                                'first')
         counts = [n_tokens] * batch if real is None else real.sum(1).tolist()
         chosen = [(sequence, n) for sequence, n in zip(self.sequences, counts) if n]
         if not chosen:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ..errors import ArgumentError, UnsupportedError
+from ..plan import Geometry
 from .capture import capturing, run
 from .geometry import geometry_of, sink_logits_of
 from .texts import Text, ids_of
@@ -42,6 +43,13 @@ class _Seen:
         self.layers = {}
 
 
+def _refuse_reading_layers(geometry: Geometry) -> None:
+    for i, own in enumerate(geometry.layers):
+        if own.kv_layer is not None:
+            raise UnsupportedError(f'layer {i} reads the keys and values of layer {own.kv_layer}, which a dump cannot '
+                                   'say: make the plan with lowkey.transformers.plan()')
+
+
 def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str], tokenizer: Any = None,
               gradients: bool = False, position_scale: int = 1, max_tokens: int = 2048, probe: Text | None = None,
               probe_repeats: int = 30, probe_prefix: Iterable[int] = (),
@@ -70,10 +78,7 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
     Returns the shape of each tensor.
     """
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))  # refuses what lowkey cannot serve
-    for i, own in enumerate(geometry.layers):
-        if own.kv_layer is not None:
-            raise UnsupportedError(f'layer {i} reads the keys and values of layer {own.kv_layer}, which a dump cannot '
-                                   'say: make the plan with lowkey.transformers.plan()')
+    _refuse_reading_layers(geometry)
     if dtype not in _DTYPES:
         raise ArgumentError(f'dtype is {dtype!r}, must be one of {", ".join(_DTYPES)}')
     if position_scale < 1:

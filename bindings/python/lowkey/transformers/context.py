@@ -40,9 +40,7 @@ class DocumentContext(HostCache):
         self.kept = [layers[i] for i in found.attention]
         super().__init__(layers=layers)
         self._model, self.n_tokens, self._rows = model, len(ids), 1
-        # A layer that reads another one's keys and values gets them from that layer's run.
-        reads = len(geometry.kv_layers) < len(geometry.layers)
-        self._decoders = [] if reads else decoder_layers(model, found.n_layers)
+        self._decoders = decoder_layers(model, found.n_layers) if skips_layers(geometry) else []
         self._outputs: list[Any] = []  # of each decoder layer, in the exact pass over the scored tokens
         tokens = torch.tensor([ids], device=model.device)
         with torch.no_grad():
@@ -107,6 +105,11 @@ class DocumentContext(HostCache):
                     del module.__dict__['forward']
                 else:
                     module.forward = own
+
+
+def skips_layers(geometry: Geometry) -> bool:
+    """Whether passes may leave out layers. One that reads another layer's keys and values needs that layer to run."""
+    return len(geometry.kv_layers) == len(geometry.layers)
 
 
 def _rows(output: Any, rows: int) -> Any:

@@ -15,7 +15,7 @@ import torch
 from ..calibrator import COST_CLIPS, Calibrator
 from ..errors import ArgumentError, DataError
 from ..plan import Geometry
-from .context import DocumentContext
+from .context import DocumentContext, skips_layers
 from .estimates import estimate
 from .geometry import layers_of
 from .journal import Journal, Place
@@ -137,7 +137,7 @@ class _Measurement:
 
     def _weight(self, layer: int) -> int:
         """The model's layers that a pass runs whose keys or values of a layer are other ones."""
-        return self._layers.n_layers - self._layers.attention[layer]
+        return self._layers.n_layers - (self._layers.attention[layer] if skips_layers(self._geometry) else 0)
 
     def _estimate(self) -> None:
         request = self._request

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with states, in transformers' own classes. Older transformers has none, so state_classes() alone imports this."""
+"""Layers with states, in transformers' own classes, which older versions do not have: state_classes() imports this."""
 
 from __future__ import annotations
 
