@@ -274,7 +274,36 @@ def llama_rows(record: dict) -> str:
     return table(['cache', *(f'{part}, {point["tokens"]} tokens' for point in points for part in ('prefill', 'decode'))], rows)
 
 
-VIEWS = {'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+def latency_rows(record: dict) -> str:
+    """Decode steps of tests/bench/latency.py: milliseconds, and how many times as fast as the compiled static cache."""
+    steps = {(model, cell['batch'], cell['length'], cell['cache']): cell.get('step_ms')
+             for model, cells in record['models'].items() for cell in cells}
+    caches = sorted({key[3] for key in steps}, key=lambda name: (name not in ('dynamic', 'static'), name))
+    rows = []
+    for shape in sorted({key[:3] for key in steps}):
+        static, row = steps.get((*shape, 'static')), [*map(str, shape)]
+        for cache in caches:
+            step = steps.get((*shape, cache))
+            times = f' ({static / step:.2f}x)' if step and static and cache != 'static' else ''
+            row.append(f'{step:.1f}{times}' if step else '-')
+        rows.append(row)
+    return table(['model', 'batch', 'tokens', *(f'`{cache}`' for cache in caches)], rows)
+
+
+def cost_rows(record: dict) -> str:
+    """Plans of tests/lab/cost_study.py: exact match with its interval, and -log2 p, by what the statistics have."""
+    rows, tasks = [], sorted(record['rows'][0]['plans'][0]['tasks'])
+    exact = record['rows'][0]['plans'][0]
+    for statistics, plan in [('', exact)] + [(row['statistics'], plan) for row in record['rows'] for plan in row['plans']
+                                             if plan['limit_bits']]:
+        cells = [f'{match(plan["tasks"][task])}' for task in tasks]
+        rows.append([limit_of(plan), plan['family'], statistics, *cells, match(plan['questions']),
+                     f'{plan["questions"]["bits_per_byte"]:.4f}'])
+    rows.sort(key=lambda row: row[0])
+    return table(['at most', 'plan', 'statistics', *(f'{task} %' for task in tasks), 'all %', '-log2 p'], rows)
+
+
+VIEWS = {'costs': cost_rows, 'latency': latency_rows, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}

@@ -9,12 +9,12 @@ import torch
 import transformers
 
 import lowkey
-from binding import BY_CHANNEL, F8_GROUP
+from chanmix import SINKS, chanmix
 from lowkey.transformers import LowkeyCache, geometry_of
 
 FILL_TOKENS = 2048  # of one step that fills a row
 ANSWER_TOKENS = 160  # after a context whose chunks have classes
-SINKS, WINDOW, PAGE = 32, 128, 128
+PAGE = 128
 DTYPE = torch.float16
 LADDER = (8, 4, 2)
 
@@ -60,32 +60,13 @@ def host_row_bytes(kind: type, config, length: int) -> int:
     return layer_bytes * (config.num_hidden_layers + (1 if kind is transformers.DynamicCache else group))
 
 
-def chanmix(geometry: lowkey.Geometry) -> lowkey.Plan:
-    """The bytes of ChanMix without its calibration: 30 % of the heads at 4 bits, spread over the layers, the rest at 2
-    bits with an eighth of the channels at 3 and as many at 1; ranges of 32 in FP8."""
-    by_channel = BY_CHANNEL['chanmix-ro']
-    n_heads = sum(layer.n_kv_heads for layer in geometry.layers)
-    n_retrieval, head, layers = round(by_channel.retrieval_share * n_heads), 0, []
-    for layer in geometry.layers:
-        keys, values = [], []
-        for _ in range(layer.n_kv_heads):
-            retrieves = (head + 1) * n_retrieval // n_heads > head * n_retrieval // n_heads
-            widths = () if retrieves else tuple(by_channel.widths(layer.head_dim))
-            keys.append(lowkey.KeyRule(4 if retrieves else 2, group=F8_GROUP, channel_bits=widths))
-            values.append(lowkey.ValueRule(4 if retrieves else 2, F8_GROUP))
-            head += 1
-        layers.append(lowkey.LayerRule(tuple(keys), tuple(values), 'f8'))
-    spec = lowkey.PlanSpec('chanmix', sink_tokens=SINKS, recent_tokens=WINDOW, layers=tuple(layers))
-    return lowkey.Plan.build(geometry, spec)
-
-
 class LowkeyRule:
     """A plan for a model, the bytes of its rows, and how rows are filled."""
 
     def __init__(self, name: str, config, slab_bytes: int):
         self.name, self.slab_bytes = name, slab_bytes
         self.geometry = geometry_of(config)
-        self.plan = chanmix(self.geometry) if name == 'chanmix' else lowkey.Plan.preset(name, self.geometry)
+        self.plan = chanmix('chanmix-ro', self.geometry) if name == 'chanmix' else lowkey.Plan.preset(name, self.geometry)
         self.chunks = self.plan.chunks()
         self.shrinks = name == 'pm-kvq'
         self.packed = self.at_last_rung() if self.shrinks else self.plan
@@ -126,7 +107,7 @@ class LowkeyStore:
     on the device stays below free_bytes."""
 
     def __init__(self, rule: LowkeyRule, model, n_rows: int, length: int, n_tokens: int, free_bytes: int,
-                 synchronize: Callable[[], None]):
+                 synchronize: Callable[[], None], graph: bool = False):
         self.rule, self.length, self.synchronize = rule, length, synchronize
         self.shrinks: list[dict] = []
         self.n_filled = 0
@@ -141,7 +122,7 @@ class LowkeyStore:
                 self.store = self.open(n_rows, free_bytes - device_bytes)
             self.rows = [self.store.add() for _ in range(n_rows)]
             self.fill(n_tokens)
-            self.cache = LowkeyCache.over(model.config, self.store, self.rows)
+            self.cache = LowkeyCache.over(model, self.store, self.rows, graph=graph)
         except BaseException:
             self.context.__exit__()
             raise

@@ -44,6 +44,10 @@ def suites(folder: pathlib.Path) -> None:
            'needles and texts are no repetition or direct tracking')
     expect(png_size(folder / 'suite.png')[0] == 1200, 'the picture')
     expect('| auto |' in (folder / 'suite.md').read_text(), 'the table')
+    few = suite('e.json', '--tasks', 'needle', '--limits', '2.5', '--families', 'kivi,kitty')
+    expect({plan['plan'] for plan in few['plans']} == {'fp16', 'kivi@2.5', 'kitty@2.5'}, 'only these families')
+    run('suite', '--model', str(MODEL), '--text', str(texts), '--contexts', '512', '--calibrate-tokens', '512',
+        '--limits', '2.5', '--families', 'nothing', code=2)
     before = (folder / 'a.json').stat().st_mtime_ns
     suite('a.json', '--tasks', 'needle', '--plans', 'kivi2')
     expect((folder / 'a.json').stat().st_mtime_ns == before, 'no question comes twice')

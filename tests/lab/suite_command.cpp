@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -34,6 +35,7 @@ struct SuiteOptions {
     std::vector<std::string> plans;
     std::vector<std::uint64_t> seeds = {1};
     std::vector<double> limits;
+    std::vector<std::string> families;  // of --limits; empty = all
     std::string stats;
     CalibrationOptions calibration;
     TableOptions tables;
@@ -50,6 +52,10 @@ llama::CalibratorHandle suite_statistics(const SuiteOptions &options, llama::Mod
     return sample_model(model, sampling);
 }
 
+bool contains(const std::vector<std::string> &names, const std::string &name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // Named plans are families of their own; the others are made at each limit.
 std::vector<SuitePlan> suite_plans(const SuiteOptions &options, llama::Model &model) {
     const llama::Config &c = model.config();
@@ -64,8 +70,13 @@ std::vector<SuitePlan> suite_plans(const SuiteOptions &options, llama::Model &mo
     if (!options.limits.empty()) {
         const llama::CalibratorHandle statistics = suite_statistics(options, model);
         for (SuitePlan &plan : family_plans(statistics.get(), options.limits))
-            plans.push_back(std::move(plan));
+            if (options.families.empty() || contains(options.families, plan.family))
+                plans.push_back(std::move(plan));
     }
+    for (const std::string &family : options.families)
+        if (std::none_of(plans.begin(), plans.end(),
+                         [&](const SuitePlan &plan) { return plan.family == family; }))
+            throw UsageError("--families has " + family + ", of which no plan is within a limit");
     return plans;
 }
 
@@ -154,6 +165,7 @@ void add_suite(CLI::App &app, int &exit_code) {
             "auto the largest plan within each, next to --plans")
         ->delimiter(',')
         ->check(CLI::Range(2.125, 16.0));
+    command->add_option("--families", options->families, "only these of --limits")->delimiter(',');
     command->add_option("--stats", options->stats,
                         "statistics for --limits; default those of --calibrate, made here");
     options->calibration.add_to(*command);

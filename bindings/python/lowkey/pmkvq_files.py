@@ -43,7 +43,7 @@ def _load(path: str | os.PathLike[str]) -> Any:
         raise ArgumentError(f'{os.fspath(path)} is a file of PyTorch: install torch to read it ({error})') from error
     # Numbers of a list may be NumPy's scalars, which weights_only takes by name.
     scalar = numpy.float64(0).__reduce__()[0]
-    numbers = [numpy.dtype, type(numpy.dtype('float64')), (scalar, 'numpy.core.multiarray.scalar'),
+    numbers: list[Any] = [numpy.dtype, type(numpy.dtype('float64')), (scalar, 'numpy.core.multiarray.scalar'),
                (scalar, 'numpy._core.multiarray.scalar')]
     try:
         with torch.serialization.safe_globals(numbers):

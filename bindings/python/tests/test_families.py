@@ -228,6 +228,11 @@ def test_another_batch_is_refused(name):
     assert_like_hosts(model, got, ids[:, :20], ids[:, 20:], n_last=10)
 
 
+def test_states_are_in_no_graph():
+    with pytest.raises(lowkey.UnsupportedError, match='graph=True runs some passes twice.*states of lfm2'):
+        LowkeyCache(make_model('lfm2'), 'fp16', '64MiB', graph=True)
+
+
 def test_existing_sequences():
     """New sequences of a caller's cache serve; those with tokens have no states."""
     model, ids = make_model('qwen3.5'), tokens(11, 1, 30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bench of whole models runs, on a small one."""
+"""The benches of whole models run, on a small one."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def test_every_cache_fits_and_decodes(device, tmp_path):
     assert cells['chanmix', 'context']['length'] > 1024
     assert [step['bits'] for step in cells['pm-kvq', 'largest']['shrinks']] == [8, 4, 2]
     assert sum(step['pages'] for step in cells['pm-kvq', 'largest']['shrinks']) > 0
+
+
+def test_every_cache_has_a_decode_time(tmp_path):
+    """On the CPU, whose steps have no graph."""
+    record = tmp_path / 'latency.json'
+    command = [sys.executable, '-B', ROOT / 'tests/bench/latency.py', '--device', 'cpu', '--model', 'tiny-qwen3', '--caches',
+               'dynamic,fp16,kitty-pro+graph', '--shapes', '1x512,2x300', '--record', record]
+    printed = subprocess.run(command, env=dict(os.environ, PYTHONPATH=str(PACKAGE)), check=True, timeout=300, text=True,
+                             stdout=subprocess.PIPE).stdout
+    cells = json.loads(record.read_text())['models']['tiny-qwen3']
+    assert len(cells) == 6 and all(cell['step_ms'] > 0 for cell in cells)
+    assert '| tiny-qwen3 | 2 | 300 |' in printed

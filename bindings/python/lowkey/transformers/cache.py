@@ -7,8 +7,8 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from ..plan import Geometry, Plan, PlanSpec, as_plan
 from ..step import Step
 from .attention import Switch
 from .geometry import geometry_of, layers_of
+from .graph import DecodeGraphs, switch
 from .layers import make_layers
 from .states import States
 
@@ -55,6 +56,7 @@ class _Store:
         self.own_context = self.own_cache = True
         self.n_users = 1
         self.step: Step | None = None
+        self.graphs: DecodeGraphs | None = None
         self.abandoned: list[Sequence] = []  # of copies that nobody closed
         packs = plan.bytes(2**14).bits_per_value < 16  # not by classes of chunks, which the host assigns
         self.recent_tokens = plan.recent_tokens if packs else 2**63
@@ -64,6 +66,7 @@ class _Store:
         """The cache, opened for the first pass; opened anew for a larger one while it holds no sequence."""
         if self.cache is not None and self.own_cache and not self.cache.stats().n_sequences and (
                 batch > self.max_sequences or n_tokens > self.max_step_tokens):
+            self._drop_graphs()
             self.cache.close()
             self.cache = None
         if self.cache is None:
@@ -77,6 +80,11 @@ class _Store:
                                 f'LowkeyCache max_step_tokens={n_tokens}, or generate() '
                                 f'prefill_chunk_size={self.max_step_tokens // batch or 1}')
         return self.cache
+
+    def _drop_graphs(self) -> None:
+        """Before the cache ends that they write to."""
+        if self.graphs is not None:
+            self.graphs.clear()
 
     def drop_step(self) -> None:
         """Discard the step that a failed pass left open, and remove what copies left."""
@@ -109,6 +117,8 @@ class _Store:
         """End one user, whose sequences these are, and the cache with the last one."""
         self.drop_step()
         self.n_users -= 1
+        if not self.n_users:
+            self._drop_graphs()
         if self.n_users or not self.own_cache:
             for sequence in sequences:
                 self._remove(sequence)
@@ -121,7 +131,7 @@ class _Store:
 class LowkeyCache(HostCache):
     """The key/value cache of a model of transformers, in packed pages and with a hard byte budget.
 
-    config           model.config: layers, heads, windows, scale and soft-cap
+    config           model.config, or the model: layers, heads, windows, scale and soft-cap
     plan             a preset's name, the path of a plan's JSON, a Plan, or a PlanSpec
     budget           hard limit of all that the cache holds, in bytes or as "2GiB"
     device           the model's device, as for torch.device(); default: the device of the first keys
@@ -132,6 +142,9 @@ class LowkeyCache(HostCache):
     sink_logits      [n_layers][n_query_heads] of models that learn them: sink_logits_of(model)
     context          an open Context to share; default: a new one
     n_threads        threads of a new context on the CPU; default: those of torch
+    graph            passes of one token a prompt run from CUDA graphs, which the cache captures; needs the model in
+                     place of model.config. Where a pass cannot be captured, a warning has the reason, and passes run
+                     without a graph
 
     While the cache is open the configuration's attention is "lowkey"; close(), the end of a ``with`` block or of the
     object restores the attention before. Each prompt of the batch is a sequence. Tokens that the attention mask hides
@@ -150,16 +163,27 @@ class LowkeyCache(HostCache):
                  budget: int | str = '1GiB', *, device: Any = None, max_sequences: int | None = None,
                  max_step_tokens: int | None = None,
                  scale: float | None = None, sink_logits: Any = None, context: Context | None = None,
-                 n_threads: int | None = None):
+                 n_threads: int | None = None, graph: bool = False):
+        model = config if isinstance(config, torch.nn.Module) else None
+        config = config if model is None else model.config
+        if graph and model is None:
+            raise ArgumentError('graph=True captures forward passes: give LowkeyCache the model in place of its '
+                                'configuration')
         self.geometry, self.model_layers = geometry_of(config, scale=scale, sink_logits=sink_logits), layers_of(config)
+        if graph and self.model_layers.states:
+            raise UnsupportedError(f'graph=True runs some passes twice and keeps one of them, and the states of '
+                                   f'{self.model_layers.kind} would change twice: leave graph out')
         store = _Store(as_plan(plan, self.geometry), budget, self.geometry, max_sequences, max_step_tokens)
         store.context, store.own_context = context, context is None
+        store.graphs = DecodeGraphs() if graph else None
+        self._model: torch.nn.Module | None = model if graph else None
         self._n_threads, self._device = n_threads, None if device is None else torch.device(device)
         self._closed = False
         self._own_sequences = True
         self.n_columns = 0  # tokens of a prompt so far, padding included
         self._passes: list[tuple[int, torch.Tensor | None]] = []  # columns, and which are tokens (None: all)
         self._batch: _Batch | None = None
+        self._in_graph = False
         self._start(store, config.get_text_config(decoder=True))
 
     def _start(self, store: _Store, config: Any) -> None:
@@ -171,6 +195,7 @@ class LowkeyCache(HostCache):
         super().__init__(layers=layers)
         self._states = States(self.model_layers, layers)
         self._switch = Switch(config, self)
+        self._undo_forward = None if self._model is None else switch(self._model, self)
         self._end = weakref.finalize(self, store.abandon, self.sequences)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LowkeyCache:
@@ -180,6 +205,7 @@ class LowkeyCache(HostCache):
         made.geometry, made.model_layers = self.geometry, self.model_layers
         made._n_threads, made._device = self._n_threads, self._device
         made._closed, made._own_sequences, made._batch = False, True, None
+        made._model, made._in_graph = self._model, False
         made.n_columns, made._passes = self.n_columns, list(self._passes)
         forks: list[Sequence] = []
         try:
@@ -199,13 +225,14 @@ class LowkeyCache(HostCache):
 
     @classmethod
     def over(cls, config: Any, cache: Cache, sequences: Iterable[Sequence], *, scale: float | None = None,
-             sink_logits: Any = None) -> LowkeyCache:
+             sink_logits: Any = None, graph: bool = False) -> LowkeyCache:
         """A batch of existing sequences with their tokens; passes append to them.
 
-        config     model.config
+        config     model.config, or the model
         cache      an open lowkey.Cache on the model's device, with the geometry of geometry_of()
         sequences  distinct sequences of the cache: new ones, forks, those of a snapshot, deferred ones, or ones whose
                    chunks are scored or have classes
+        graph      as in LowkeyCache()
 
         Sequences with fewer tokens than the longest count as padded on the left, in masks and positions, like short
         prompts. The cache and its sequences stay the caller's: close() does not free them. Until then the caller may
@@ -213,7 +240,8 @@ class LowkeyCache(HostCache):
 
         Raises ArgumentError (another geometry or cache, no sequence, a sequence twice), NotFoundError (a sequence was
         removed), UnsupportedError (also sequences with tokens for a model whose layers have states)."""
-        geometry, chosen = geometry_of(config, scale=scale, sink_logits=sink_logits), list(sequences)
+        own = config.config if isinstance(config, torch.nn.Module) else config
+        geometry, chosen = geometry_of(own, scale=scale, sink_logits=sink_logits), list(sequences)
         if geometry != cache.geometry:
             raise ArgumentError('the cache was made for another geometry than geometry_of() gives for this model')
         if not chosen or len({sequence.id for sequence in chosen}) < len(chosen):
@@ -221,13 +249,13 @@ class LowkeyCache(HostCache):
         if any(sequence.cache is not cache for sequence in chosen):
             raise ArgumentError('a sequence belongs to another cache')
         lengths = torch.tensor([len(sequence) for sequence in chosen])
-        model = layers_of(config)
+        model = layers_of(own)
         if model.states and int(lengths.max()):
             raise UnsupportedError(f'sequences have {lengths.tolist()} tokens, and the states of {model.kind} after '
                                    'them are in no lowkey.Cache: give new sequences, or continue a copy.deepcopy() of '
                                    'the LowkeyCache that has both')
         made = cls(config, cache.plan(), device=torch.device(cache.context.backend, cache.context.device_index),
-                   scale=scale, sink_logits=sink_logits, context=cache.context)
+                   scale=scale, sink_logits=sink_logits, context=cache.context, graph=graph)
         made._store.cache, made._store.own_cache, made._own_sequences = cache, False, False
         made.sequences.extend(chosen)
         made._end.detach()  # the sequences stay the caller's, also when the object is collected
@@ -266,6 +294,8 @@ class LowkeyCache(HostCache):
             return
         self._closed = True
         self._switch.undo()
+        if self._undo_forward is not None:
+            self._undo_forward()
         self._end.detach()
         self._states.reset()
         self._store.leave(self.sequences if self._own_sequences else [])
@@ -383,15 +413,17 @@ class LowkeyCache(HostCache):
                 mask: torch.Tensor | None, options: dict[str, Any]) -> torch.Tensor:
         self._check_open()
         self._check_layer(layer, options)
-        if layer == 0:
-            self._begin(query, mask)
+        if self._in_graph and mask is not None:
+            raise UnsupportedError(f'layer {layer} has a mask of its own, which no graph holds')
+        if layer == 0 and not self._in_graph:
+            self._begin(query.device, query.shape[0], query.shape[2], mask)
         step, batch = self._store.step, self._batch
         if step is None or batch is None:
             raise StateError(f'layer {layer} came without layer 0 of the same pass')
         if self.geometry.layers[layer].kv_layer is None:
             step.append(layer, batch.tokens(key), batch.tokens(value))
         out = batch.columns(step.attend(layer, batch.tokens(query)))
-        if layer == len(self.geometry.layers) - 1:
+        if layer == len(self.geometry.layers) - 1 and not self._in_graph:
             batch.attended = True
             self._commit_whole()
         return out[:, -query.shape[2]:]  # a reading layer may have queries of the last columns alone
@@ -399,8 +431,10 @@ class LowkeyCache(HostCache):
     def _commit_whole(self) -> None:
         """Commit the step of a pass that has come to all layers."""
         step, batch = self._store.step, self._batch
-        if step is None or batch is None or not batch.attended or not self._states.all_touched:
-            return
+        if step is not None and batch is not None and batch.attended and self._states.all_touched:
+            self._commit(step, batch)
+
+    def _commit(self, step: Step, batch: _Batch) -> None:
         step.commit()
         self._store.step = self._batch = None
         self._states.end(batch.n_columns)
@@ -410,6 +444,28 @@ class LowkeyCache(HostCache):
             self._passes[-1] = (last[0] + batch.n_columns, None)
         else:
             self._passes.append((batch.n_columns, None if batch.real is None else batch.real.cpu()))
+
+    @contextmanager
+    def _graph_step(self, keep: bool = True) -> Iterator[Step]:
+        """A step of one token a sequence whose layers are captured, or run from a graph; committed if it is to keep."""
+        self._check_open()
+        assert self._device is not None
+        self._begin(self._device, len(self.sequences), 1, None)
+        step, batch = self._store.step, self._batch
+        assert step is not None and batch is not None
+        self._in_graph = True
+        try:
+            yield step
+        finally:
+            self._in_graph = False
+        if keep:
+            self._commit(step, batch)
+        else:
+            self._drop_step()
+
+    @property
+    def _graphs(self) -> DecodeGraphs | None:
+        return self._store.graphs
 
     def _check_layer(self, layer: int, options: dict[str, Any]) -> None:
         """Refuse a call whose options differ from the cache's geometry."""
@@ -432,18 +488,20 @@ class LowkeyCache(HostCache):
             raise ArgumentError(f'a batch of {batch} prompts on a cache of {len(self.sequences)} sequences: reset() it '
                                 'first')
 
-    def _drop_pass(self) -> None:
-        """Undo a pass that failed: discard the step that it left open, a copy's too, and give back its states."""
+    def _drop_step(self) -> None:
+        """Discard the step that a failed pass left open, a copy's too."""
         self._store.drop_step()
         self._batch = None
+
+    def _drop_pass(self) -> None:
+        """Undo a pass that failed: discard its step, and give back its states."""
+        self._drop_step()
         self._states.undo()
 
-    def _begin(self, query: torch.Tensor, mask: torch.Tensor | None) -> None:
-        self._store.drop_step()
-        self._batch = None
-        batch, _, n_tokens, _ = query.shape
+    def _begin(self, device: torch.device, batch: int, n_tokens: int, mask: torch.Tensor | None) -> None:
+        self._drop_step()
         real = self._new_tokens(mask, batch, n_tokens)
-        cache = self._open(query.device, batch, n_tokens)
+        cache = self._open(device, batch, n_tokens)
         self._check_batch(batch)
         if not self.sequences:
             self.sequences.extend(self._added(cache, batch))
