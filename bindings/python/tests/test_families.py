@@ -164,6 +164,11 @@ def test_prompt_lookup_rolls_back(name):
     want = model.generate(ids, **options)
     with lowkey_cache(model) as cache:
         assert torch.equal(model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=4, **options), want)
+        other, more = copy.deepcopy(cache), tokens(15, 1, 5)
+        assert torch.equal(feed(model, other, more, more[:, :1]), feed(model, cache, more, more[:, :1]))
+        other.crop(-2)
+        assert cache.lengths[0] - other.lengths[0] == 2
+        other.close()
 
 
 @pytest.mark.parametrize('name', RECURRENT)

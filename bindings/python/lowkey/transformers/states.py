@@ -127,7 +127,7 @@ class States:
 
     def check_recording(self) -> None:
         """Refuse what removes parts of passes, before it begins."""
-        if self._model.recurrent and self._layers:
+        if self._model.recurrent:
             raise UnsupportedError(f'assisted generation removes parts of passes, and the recurrent states of '
                                    f'{self._model.kind} cannot go back to a token within a pass: generate without '
                                    'assistant_model and prompt_lookup_num_tokens')
@@ -149,4 +149,5 @@ class States:
         """Give another cache of the model copies of the states."""
         for i, layer in self._layers.items():
             _restore(other._layers[i], _saved(layer))
-            other._layers[i].device, other._layers[i].dtype = layer.device, layer.dtype
+            for name in ('device', 'dtype', 'record_past'):
+                setattr(other._layers[i], name, getattr(layer, name))
