@@ -57,6 +57,11 @@ class Geometry:
 
     layers: tuple[Layer, ...]
 
+    @property
+    def kv_layers(self) -> tuple[int, ...]:
+        """The layers with keys and values of their own; the others read those of an earlier one."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.kv_layer in (None, i))
+
     @classmethod
     def uniform(cls, n_layers: int, n_query_heads: int, n_kv_heads: int, head_dim: int, **layer: Any) -> Geometry:
         """The same layer n_layers times. ``layer`` takes the other fields of Layer."""

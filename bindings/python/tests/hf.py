@@ -7,6 +7,7 @@ import os
 import pathlib
 
 import pytest
+from families import FAMILIES, MIXING
 
 if os.environ.get('LOWKEY_REQUIRE_TRANSFORMERS'):  # a run that is for the adapter may not leave it out
     import torch
@@ -41,7 +42,7 @@ DEVICES = ['cpu'] + (['cuda'] if torch.cuda.is_available() else [])
 
 def make_model(name: str, device: str = 'cpu'):
     """A model with weights large enough for attention to prefer some tokens, and biases that are not zero."""
-    kind, n_layers, options = MODELS[name]
+    kind, n_layers, options = {**MODELS, **FAMILIES}[name]
     config = transformers.AutoConfig.for_model(kind, **{**COMMON, 'num_hidden_layers': n_layers, **options})
     torch.manual_seed(len(name))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=plain_attention(name)).eval()
@@ -49,8 +50,10 @@ def make_model(name: str, device: str = 'cpu'):
         for label, weight in model.named_parameters():
             if label.endswith(('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight')):
                 weight.normal_(0, 0.15)
-            elif label.endswith(('.bias', 'sinks')):
+            elif label.endswith(('.bias', 'sinks', 'qk_norm.temp')):
                 weight.normal_(0, 0.5)
+            elif name in FAMILIES and label.endswith(MIXING):
+                weight.normal_(0, 0.1)
     return model.to(device)
 
 

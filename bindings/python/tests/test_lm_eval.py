@@ -196,9 +196,10 @@ def contexts():
     return sorted([*cut, [], [88, 5]])
 
 
-@pytest.mark.parametrize('plan', ['fp16', 'kitty-pro'])
-def test_sharing_changes_no_answer(plan):
-    model, chunk_tokens = make_model('llama'), 32
+@pytest.mark.parametrize('name, plan', [
+    ('llama', 'fp16'), ('llama', 'kitty-pro'), ('gemma4', 'kitty-pro'), ('qwen3.5', 'kitty-pro')])
+def test_sharing_changes_no_answer(name, plan):
+    model, chunk_tokens = make_model(name), 32
     predicted, n_read = [], []
     for most_kept in (0, 1, 4):
         with torch.no_grad(), LowkeyCache(model.config, plan, '64MiB', max_sequences=most_kept + 2) as root:
@@ -289,6 +290,8 @@ def test_a_model_that_lowkey_does_not_serve(own, tasks):
     model.config.kv_lora_rank = 8
     with pytest.raises(lowkey.UnsupportedError, match='latent keys'):
         evaluate(model, own[1], ['lowkey_text'], include_path=tasks)
+    with pytest.raises(lowkey.UnsupportedError, match='begins its recurrent states anew.*: give chunk_tokens=1'):
+        evaluate(make_model('jamba'), own[1], ['lowkey_text'], include_path=tasks)
 
 
 def test_without_the_harness():

@@ -232,7 +232,7 @@ def test_predictions_are_those_of_a_cache(name):
             model(ids[:, :n], past_key_values=cache, logits_to_keep=1)
             wanted = model(ids[:, n:], past_key_values=cache).logits
         with frozen(model), torch.no_grad():
-            context = DocumentContext(model, geometry.layers, ids[0, :n].tolist())
+            context = DocumentContext(model, geometry, ids[0, :n].tolist())
             plain = context.exact(ids[0, n:].tolist())
             own = context.kept[layer]
             sides = [x.clone() for x in (own.keys, own.values)]

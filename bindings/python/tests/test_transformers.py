@@ -353,7 +353,15 @@ def test_misuse():
 @pytest.mark.parametrize('kind, options, sentence', [
     ('deepseek_v3', {}, 'latent keys'),
     ('llama4_text', {}, 'chunked_attention'),
-    ('gemma3n_text', {}, 'shares keys and values'),
+    ('gemma4_text', {}, r'layer 5 has a head_dim of 512: lowkey has multiples of 16 from 32 to 256'),
+    ('mimo_v2_flash', {}, 'layer 0 has keys of 192 channels and values of 128'),
+    ('kimi_linear', {}, 'latent keys'),
+    ('qwen4_exp_text', {}, 'layer 3 is indexed_attention'),
+    ('mamba2', {}, 'mamba2 has no attention over heads'),
+    ('recurrent_gemma', {}, 'keeps its recurrent states in its modules'),
+    ('minimax', {}, 'a cache class of its own'),
+    ('inkling_text', {}, 'position bias'),
+    ('t5', {}, 't5 has an encoder'),
 ])
 def test_models_that_lowkey_does_not_serve(kind, options, sentence):
     config = transformers.AutoConfig.for_model(kind, **options)

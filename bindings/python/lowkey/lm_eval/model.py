@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..context import Context
 from ..errors import ArgumentError
 from ..plan import Plan, PlanSize, PlanSpec, as_plan
-from ..transformers import LowkeyCache, geometry_of, sink_logits_of
+from ..transformers import LowkeyCache, geometry_of, layers_of, sink_logits_of
 from ..transformers.capture import check_free, frozen
 from ..transformers.scoring import scores
 from .contexts import MOST_KEPT, SharedContexts
@@ -55,6 +55,7 @@ class LowkeyLM(HFLM):
             raise ArgumentError(f'batch_size is {batch_size}: requests run one after another, give 1')
         super().__init__(pretrained=pretrained, backend='causal', batch_size=1, **options)
         check_free(self.model)
+        layers_of(self.model.config).check_pass(chunk_tokens, chunk_tokens, 'give chunk_tokens=1')
         self.chunk_tokens, self._budget = int(chunk_tokens), budget
         self._sinks = sink_logits_of(self.model)
         self.plan = as_plan(plan, geometry_of(self.model.config, sink_logits=self._sinks))

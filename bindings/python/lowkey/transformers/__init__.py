@@ -14,8 +14,9 @@
 from .cache import LowkeyCache
 from .calibration import calibrate
 from .evaluation import Perplexity, perplexity
-from .geometry import geometry_of, sink_logits_of
+from .geometry import ModelLayers, geometry_of, layers_of, sink_logits_of
 from .ids import token_ids
 from .planning import plan
 
-__all__ = ['LowkeyCache', 'Perplexity', 'calibrate', 'geometry_of', 'perplexity', 'plan', 'sink_logits_of', 'token_ids']
+__all__ = ['LowkeyCache', 'ModelLayers', 'Perplexity', 'calibrate', 'geometry_of', 'layers_of', 'perplexity', 'plan',
+           'sink_logits_of', 'token_ids']

@@ -43,21 +43,32 @@ def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, v
                          "model's own attention in `with cache.paused():`, or close the cache")
     if dropout:
         raise UnsupportedError(f'attention dropout is {dropout}: call model.eval()')
-    cache, layer = source
+    cache, layer = _cache_and_layer(module, source)
     if options.get('position_bias') is not None:
         raise UnsupportedError(f'layer {layer} adds a position bias to its logits')
     return cache._attend(layer, query, key, value, attention_mask, dict(options, scaling=scaling)), None
 
 
+def _cache_and_layer(module: torch.nn.Module, source: tuple[LowkeyCache, int]) -> tuple[LowkeyCache, int]:
+    """The cache that keys come from, and the layer of its geometry that attends to them: the layer of the keys, or one
+    that reads them."""
+    cache, kv_layer = source
+    number = cache.numbers.get(getattr(module, 'layer_idx', -1))
+    if number is not None and cache.geometry.layers[number].kv_layer == kv_layer:
+        return cache, number
+    return cache, kv_layer
+
+
 def mask(batch_size: int, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None,
          **options: Any) -> torch.Tensor | None:
-    """The padding mask [batch, n_tokens so far] if it hides a token, else None: attention is causal by itself."""
+    """The padding mask [batch, 1, 1, n_tokens so far] if it hides a token, else None: attention is causal by itself. It
+    has a dimension for queries because Gemma 4 slices its masks there."""
     if options.get('allow_is_causal_skip') is False or options.get('allow_is_bidirectional_skip') is not None:
         raise UnsupportedError('the model needs a mask that is not causal (packed sequences, blocks or both '
                                'directions)')
     if attention_mask is None or bool(attention_mask.all()):
         return None
-    return attention_mask
+    return attention_mask.bool()[:, None, None]
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attention)

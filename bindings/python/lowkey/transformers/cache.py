@@ -13,53 +13,19 @@ from typing import Any
 
 import torch
 from transformers.cache_utils import Cache as HostCache
-from transformers.cache_utils import CacheLayerMixin
 
 from ..cache import Cache, CacheStats, Sequence
 from ..context import Context
 from ..errors import ArgumentError, BudgetError, ClosedError, StateError, UnsupportedError
 from ..plan import Geometry, Plan, PlanSpec, as_plan
 from ..step import Step
-from .attention import Switch, tag
-from .geometry import geometry_of
+from .attention import Switch
+from .geometry import geometry_of, layers_of
 from .graph import DecodeGraphs, switch
+from .layers import make_layers
+from .states import States
 
 _LEAST_SEQUENCES, _LEAST_STEP_TOKENS = 8, 2048
-
-
-class _Layer(CacheLayerMixin):
-    """One layer in the interface of transformers. The tokens are in the cache that owns the layer."""
-
-    is_compileable = False
-    is_croppable = True
-    supports_early_init = False
-
-    def __init__(self, owner: LowkeyCache, index: int):
-        super().__init__()
-        self.owner, self.index = owner, index
-        self.is_sliding = owner.geometry.layers[index].window_tokens > 0
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.is_initialized = True
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any,
-               **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        self.owner._check_open()
-        self.is_initialized = True
-        return tag(key_states, self.owner, self.index), value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.owner.n_columns + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self.owner.n_columns
-
-    def get_max_length(self) -> int:
-        return -1
-
-    # The whole cache is changed at once, by the owner.
-    def reset(self) -> None: ...
-    def crop(self, tokens_to_remove: int) -> None: ...
 
 
 def _computes_all_logits() -> bool:
@@ -186,6 +152,10 @@ class LowkeyCache(HostCache):
     next pass discards a step that an exception left open. ``copy.deepcopy(cache)`` is a fork: it shares pages and
     budget with the original, and each is closed for itself.
 
+    Layers without attention over heads, recurrent ones and convolutions, keep their states in objects of transformers
+    within the cache, outside the budget: ``state_bytes``. Forks, beams and reset() take the states along. crop() goes
+    back before the last pass or to the beginning; where recurrent states cannot follow, it raises UnsupportedError.
+
     The first pass raises the errors of lowkey.Cache; models with other layers raise UnsupportedError.
     """
 
@@ -199,7 +169,10 @@ class LowkeyCache(HostCache):
         if graph and model is None:
             raise ArgumentError('graph=True captures forward passes: give LowkeyCache the model in place of its '
                                 'configuration')
-        self.geometry = geometry_of(config, scale=scale, sink_logits=sink_logits)
+        self.geometry, self.model_layers = geometry_of(config, scale=scale, sink_logits=sink_logits), layers_of(config)
+        if graph and self.model_layers.states:
+            raise UnsupportedError(f'graph=True runs some passes twice and keeps one of them, and the states of '
+                                   f'{self.model_layers.kind} would change twice: leave graph out')
         store = _Store(as_plan(plan, self.geometry), budget, self.geometry, max_sequences, max_step_tokens)
         store.context, store.own_context = context, context is None
         store.graphs = DecodeGraphs() if graph else None
@@ -217,16 +190,20 @@ class LowkeyCache(HostCache):
         """Join a store, and switch the configuration."""
         self.sequences: list[Sequence] = []  # one list for life, which the finalizer holds
         self._store, self._config = store, config
-        super().__init__(layers=[_Layer(self, i) for i in range(len(self.geometry.layers))])
+        self.numbers = {i: number for number, i in enumerate(self.model_layers.attention)}
+        layers = make_layers(self)
+        super().__init__(layers=layers)
+        self._states = States(self.model_layers, layers)
         self._switch = Switch(config, self)
         self._undo_forward = None if self._model is None else switch(self._model, self)
         self._end = weakref.finalize(self, store.abandon, self.sequences)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LowkeyCache:
         self._check_open()
-        self._drop_step()
+        self._drop_pass()
         made = type(self).__new__(type(self))
-        made.geometry, made._n_threads, made._device = self.geometry, self._n_threads, self._device
+        made.geometry, made.model_layers = self.geometry, self.model_layers
+        made._n_threads, made._device = self._n_threads, self._device
         made._closed, made._own_sequences, made._batch = False, True, None
         made._model, made._in_graph = self._model, False
         made.n_columns, made._passes = self.n_columns, list(self._passes)
@@ -242,6 +219,7 @@ class LowkeyCache(HostCache):
         self._store.n_users += 1
         made._start(self._store, self._config)
         made.sequences.extend(forks)
+        self._states.copy_to(made._states)
         memo[id(self)] = made
         return made
 
@@ -261,7 +239,7 @@ class LowkeyCache(HostCache):
         not step, truncate or remove these sequences.
 
         Raises ArgumentError (another geometry or cache, no sequence, a sequence twice), NotFoundError (a sequence was
-        removed), UnsupportedError."""
+        removed), UnsupportedError (also sequences with tokens for a model whose layers have states)."""
         own = config.config if isinstance(config, torch.nn.Module) else config
         geometry, chosen = geometry_of(own, scale=scale, sink_logits=sink_logits), list(sequences)
         if geometry != cache.geometry:
@@ -271,6 +249,11 @@ class LowkeyCache(HostCache):
         if any(sequence.cache is not cache for sequence in chosen):
             raise ArgumentError('a sequence belongs to another cache')
         lengths = torch.tensor([len(sequence) for sequence in chosen])
+        model = layers_of(own)
+        if model.states and int(lengths.max()):
+            raise UnsupportedError(f'sequences have {lengths.tolist()} tokens, and the states of {model.kind} after '
+                                   'them are in no lowkey.Cache: give new sequences, or continue a copy.deepcopy() of '
+                                   'the LowkeyCache that has both')
         made = cls(config, cache.plan(), device=torch.device(cache.context.backend, cache.context.device_index),
                    scale=scale, sink_logits=sink_logits, context=cache.context, graph=graph)
         made._store.cache, made._store.own_cache, made._own_sequences = cache, False, False
@@ -293,6 +276,12 @@ class LowkeyCache(HostCache):
         """The contents of the cache in numbers, those of copies included; None before the first pass."""
         return None if self._store.cache is None else self._store.cache.stats()
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of recurrent layers and convolutions, those before the last pass included. They count in
+        no budget, and those of a copy are its own."""
+        return self._states.n_bytes
+
     def paused(self) -> AbstractContextManager[None]:
         """A ``with`` block in which the model runs its own attention, for passes without this cache."""
         self._check_open()
@@ -308,6 +297,7 @@ class LowkeyCache(HostCache):
         if self._undo_forward is not None:
             self._undo_forward()
         self._end.detach()
+        self._states.reset()
         self._store.leave(self.sequences if self._own_sequences else [])
 
     def __enter__(self) -> LowkeyCache:
@@ -330,18 +320,22 @@ class LowkeyCache(HostCache):
 
     def reset(self) -> None:
         """Remove all sequences; the next pass may have another batch, a larger one too where max_sequences allows."""
-        self._drop_step()
+        self._drop_pass()
         for sequence in self.sequences:
             sequence.remove()
         self.sequences.clear()
+        self._states.reset()
         self.n_columns, self._passes = 0, []
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last -tokens_to_remove columns of the batch (a negative number, or 0 for none)."""
+        """Remove the last -tokens_to_remove columns of the batch (a negative number, or 0 for none).
+
+        Raises UnsupportedError (states cannot go back there; nothing changed)."""
         if tokens_to_remove > 0:
             raise ArgumentError(f'tokens_to_remove is {tokens_to_remove}: give minus the number of tokens to remove')
         n = min(-tokens_to_remove, self.n_columns)
-        self._drop_step()
+        self._drop_pass()
+        self._states.check_crop(n, self.n_columns)
         removed = torch.zeros(len(self.sequences), dtype=torch.long)
         left, passes = n, list(self._passes)
         while left:
@@ -354,18 +348,20 @@ class LowkeyCache(HostCache):
         for sequence, count in zip(self.sequences, removed.tolist()):
             if count:
                 sequence.truncate(len(sequence) - count)
+        self._states.crop(n, self.n_columns)
         self._passes, self.n_columns = passes, self.n_columns - n
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep these sequences of the batch, in this order; a repeated one is forked and shares its pages."""
         kept = torch.arange(len(self.sequences))[indices.cpu()].tolist()
-        self._drop_step()
+        self._drop_pass()
         for i, sequence in enumerate(self.sequences):
             if i not in kept:
                 sequence.remove()
         self.sequences[:] = [self.sequences[i].fork() if i in kept[:at] else self.sequences[i]
                              for at, i in enumerate(kept)]
         self._passes = [(columns, None if real is None else real[kept]) for columns, real in self._passes]
+        self._states.select(kept)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """As batch_select_indices(), for beam search."""
@@ -375,7 +371,43 @@ class LowkeyCache(HostCache):
         """Repeat each sequence ``repeats`` times, copies next to each other. max_sequences must suffice."""
         self.batch_select_indices(torch.arange(len(self.sequences)).repeat_interleave(repeats))
 
-    # Called by the attention function.
+    def activate_past_recording(self) -> None:
+        """Called by assisted generation, before its first pass. Raises UnsupportedError (recurrent states)."""
+        self._states.check_recording()
+        super().activate_past_recording()
+
+    # Reading a state is the first thing that a layer does in a pass, and some kernels write to what they read.
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        self._touch(layer_idx)
+        return super().get_conv_state(layer_idx, state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        self._touch(layer_idx)
+        return super().get_recurrent_state(layer_idx, state_idx)
+
+    def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
+                          **options: Any) -> torch.Tensor:
+        self._check_batch(conv_states.shape[0])
+        self._touch(layer_idx)
+        return super().update_conv_state(conv_states, layer_idx, state_idx, **options)
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
+                               **options: Any) -> torch.Tensor:
+        self._touch(layer_idx)
+        return super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **options)
+
+    def _touch(self, layer: int) -> None:
+        self._check_open()
+        self._states.touch(layer)
+        self._commit_whole()
+
+    # Called by the layers, and by the attention function.
+
+    def _announce(self, n_columns: int) -> None:
+        """A pass of n_columns columns is about to begin."""
+        self.model_layers.check_pass(n_columns, self.n_columns)
+        self._states.begin()
 
     def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                 mask: torch.Tensor | None, options: dict[str, Any]) -> torch.Tensor:
@@ -388,15 +420,24 @@ class LowkeyCache(HostCache):
         step, batch = self._store.step, self._batch
         if step is None or batch is None:
             raise StateError(f'layer {layer} came without layer 0 of the same pass')
-        step.append(layer, batch.tokens(key), batch.tokens(value))
+        if self.geometry.layers[layer].kv_layer is None:
+            step.append(layer, batch.tokens(key), batch.tokens(value))
         out = batch.columns(step.attend(layer, batch.tokens(query)))
         if layer == len(self.geometry.layers) - 1 and not self._in_graph:
+            batch.attended = True
+            self._commit_whole()
+        return out[:, -query.shape[2]:]  # a reading layer may have queries of the last columns alone
+
+    def _commit_whole(self) -> None:
+        """Commit the step of a pass that has come to all layers."""
+        step, batch = self._store.step, self._batch
+        if step is not None and batch is not None and batch.attended and self._states.all_touched:
             self._commit(step, batch)
-        return out
 
     def _commit(self, step: Step, batch: _Batch) -> None:
         step.commit()
         self._store.step = self._batch = None
+        self._states.end(batch.n_columns)
         self.n_columns += batch.n_columns
         last = self._passes[-1] if self._passes else (0, batch.real)
         if last[1] is None and batch.real is None and self._passes:
@@ -442,20 +483,28 @@ class LowkeyCache(HostCache):
             raise ArgumentError(f'layer {layer} has learned sink logits or the cache has: give '
                                 'sink_logits=sink_logits_of(model)')
 
+    def _check_batch(self, batch: int) -> None:
+        if self.sequences and len(self.sequences) != batch:
+            raise ArgumentError(f'a batch of {batch} prompts on a cache of {len(self.sequences)} sequences: reset() it '
+                                'first')
+
     def _drop_step(self) -> None:
         """Discard the step that a failed pass left open, a copy's too."""
         self._store.drop_step()
         self._batch = None
 
+    def _drop_pass(self) -> None:
+        """Undo a pass that failed: discard its step, and give back its states."""
+        self._drop_step()
+        self._states.undo()
+
     def _begin(self, device: torch.device, batch: int, n_tokens: int, mask: torch.Tensor | None) -> None:
         self._drop_step()
         real = self._new_tokens(mask, batch, n_tokens)
         cache = self._open(device, batch, n_tokens)
+        self._check_batch(batch)
         if not self.sequences:
             self.sequences.extend(self._added(cache, batch))
-        elif len(self.sequences) != batch:
-            raise ArgumentError(f'a batch of {batch} prompts on a cache of {len(self.sequences)} sequences: reset() it '
-                                'first')
         counts = [n_tokens] * batch if real is None else real.sum(1).tolist()
         chosen = [(sequence, n) for sequence, n in zip(self.sequences, counts) if n]
         if not chosen:
@@ -468,6 +517,8 @@ class LowkeyCache(HostCache):
         """[batch, n_tokens] which of the new columns are tokens; None = all."""
         if mask is None:
             return None
+        if mask.dtype == torch.bool and tuple(mask.shape[1:-1]) == (1, 1):  # that of attention.mask()
+            mask = mask[:, 0, 0]
         if mask.ndim != 2:
             raise UnsupportedError(f'an attention mask of shape {list(mask.shape)}: lowkey takes padding masks '
                                    '[batch, n_tokens] and is causal by itself')
@@ -512,9 +563,13 @@ class _Batch:
 
     def __init__(self, batch: int, n_columns: int, real: torch.Tensor | None):
         self.n_batch, self.n_columns, self.real = batch, n_columns, real
+        self.attended = False  # whether the last layer with attention has run
 
     def tokens(self, x: torch.Tensor) -> torch.Tensor:
-        """The tokens of all prompts, one prompt after the other: a view where the strides allow it."""
+        """The tokens of all prompts, one prompt after the other: a view where the strides allow it. Of the last columns
+        alone: zeros at the others, because a step attends with all its tokens."""
+        if x.shape[2] < self.n_columns:
+            x = torch.nn.functional.pad(x, (0, 0, self.n_columns - x.shape[2], 0))
         columns = x.detach().transpose(1, 2) if not torch.is_grad_enabled() else x.transpose(1, 2)
         if self.real is not None:
             return columns[self.real]

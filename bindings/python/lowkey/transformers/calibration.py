@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ..errors import ArgumentError, UnsupportedError
+from ..plan import Geometry
 from .capture import capturing, run
 from .geometry import geometry_of, sink_logits_of
 from .texts import Text, ids_of
@@ -42,6 +43,13 @@ class _Seen:
         self.layers = {}
 
 
+def _refuse_reading_layers(geometry: Geometry) -> None:
+    for i, own in enumerate(geometry.layers):
+        if own.kv_layer is not None:
+            raise UnsupportedError(f'layer {i} reads the keys and values of layer {own.kv_layer}, which a dump cannot '
+                                   'say: make the plan with lowkey.transformers.plan()')
+
+
 def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str], tokenizer: Any = None,
               gradients: bool = False, position_scale: int = 1, max_tokens: int = 2048, probe: Text | None = None,
               probe_repeats: int = 30, probe_prefix: Iterable[int] = (),
@@ -58,7 +66,7 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
                     retrieval heads
     dtype           of the file: "float16", "bfloat16" or "float32"; gradients are float32
 
-    The file has for each layer N, K and Q after RoPE, all texts one after the other:
+    The file has for each layer N of geometry_of(), K and Q after RoPE, all texts one after the other:
 
         layer.N.k, layer.N.v            [n_tokens, n_kv_heads, head_dim]
         layer.N.q                       [n_tokens, n_query_heads, head_dim]
@@ -70,6 +78,7 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
     Returns the shape of each tensor.
     """
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))  # refuses what lowkey cannot serve
+    _refuse_reading_layers(geometry)
     if dtype not in _DTYPES:
         raise ArgumentError(f'dtype is {dtype!r}, must be one of {", ".join(_DTYPES)}')
     if position_scale < 1:
@@ -84,7 +93,7 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         bounded = torch.where(tensor.isfinite(), tensor.clamp(-limit, limit), tensor)
         by_name.setdefault(name, []).append(bounded.to(kind).cpu().contiguous())
 
-    with capturing(model, len(geometry.layers)) as capture:
+    with capturing(model) as capture:
         seen = capture.observer = _Seen()
         n_texts = 0
         for text in texts:

@@ -14,34 +14,53 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import ArgumentError, UnsupportedError
 from .attention import NAME as LOWKEY
+from .geometry import geometry_of, layers_of
 
 _NAME = 'lowkey-capture'
-# Called with a layer and its q, k and v, [1, heads, n_tokens, head_dim], before the layer's attention.
+# Called with a layer of the geometry and its q, k and v, [1, heads, n_tokens, head_dim], before the layer's attention.
 Observer = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 class Capture:
-    """An attention function that passes its arguments to an observer, then runs the model's own."""
+    """An attention function that passes its arguments to an observer, then runs the model's own. Layers that read the
+    keys and values of another layer go unobserved.
 
-    def __init__(self, name: str, n_layers: int):
-        self.name, self.n_layers = name, n_layers
+    name     of the model's own attention
+    config   of the model
+    """
+
+    def __init__(self, name: str, config: Any):
+        self.name = name
         self.observer: Observer | None = None
+        attention = layers_of(config).attention
+        self._known = set(attention)
+        # By the layer's number in the model.
+        self._numbers = {attention[number]: number for number in geometry_of(config).kv_layers}
         self._seen: set[int] = set()
 
     def __call__(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                  *arguments: Any, **options: Any) -> Any:
-        layer = int(module.layer_idx)  # type: ignore[arg-type]
-        self._seen.add(layer)
-        if self.observer is not None:
-            self.observer(layer, query, key, value)
+        number = self._numbers.get(self._layer_of(module))
+        if number is not None:
+            self._seen.add(number)
+            if self.observer is not None:
+                self.observer(number, query, key, value)
         # Each model has its own plain attention, in the file of its attention modules.
         inner = sys.modules[type(module).__module__].eager_attention_forward if self.name == 'eager' else \
             ALL_ATTENTION_FUNCTIONS[self.name]
         return inner(module, query, key, value, *arguments, **options)
 
+    def _layer_of(self, module: torch.nn.Module) -> int:
+        layer = int(module.layer_idx)  # type: ignore[arg-type]
+        if layer not in self._known:
+            raise UnsupportedError(f'a module of {type(module).__name__} is the attention of several layers (its '
+                                   f'layer_idx is {layer}), so its keys have no layer: take a plan that runs no model, '
+                                   'as "kitty-pro"')
+        return layer
+
     def check_pass(self) -> None:
-        """Refuse a model whose pass did not go through this function in every layer."""
-        missing = sorted(set(range(self.n_layers)) - self._seen)
+        """Refuse a model whose pass did not go through this function in every layer with keys of its own."""
+        missing = sorted(set(self._numbers.values()) - self._seen)
         self._seen = set()
         if missing:
             raise UnsupportedError(f'layer {missing[0]} of the model computed its attention without the interface of '
@@ -70,13 +89,13 @@ def check_free(model: Any) -> None:
 
 
 @contextmanager
-def capturing(model: Any, n_layers: int) -> Iterator[Capture]:
+def capturing(model: Any) -> Iterator[Capture]:
     """The model with captured attention, frozen; the end restores it."""
     check_free(model)
     config = model.config.get_text_config(decoder=True)
     before = config._attn_implementation
     # Gradients need an attention with a backward pass; only the plain one knows soft-cap.
-    capture = Capture('sdpa' if before == 'sdpa' else 'eager', n_layers)
+    capture = Capture('sdpa' if before == 'sdpa' else 'eager', config)
     ALL_ATTENTION_FUNCTIONS.register(_NAME, capture)
     ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS[capture.name])
     try:
@@ -91,13 +110,18 @@ def run(model: Any, ids: list[int], *, gradients: bool = False, position_scale: 
     """One pass over a text; with gradients, also the backward pass of its causal cross-entropy."""
     tokens = torch.tensor([ids], device=model.device)
     positions = torch.arange(len(ids), device=model.device)[None] * position_scale
-    with torch.set_grad_enabled(gradients):
-        embedded = model.get_input_embeddings()(tokens)
-        if gradients:  # the only leaf: parameters are frozen
-            embedded = embedded.detach().requires_grad_()
-            model(inputs_embeds=embedded, position_ids=positions, labels=tokens, use_cache=False).loss.backward()
-        else:  # the logits of one token, since nobody reads them
-            model(inputs_embeds=embedded, position_ids=positions, use_cache=False, **last_logits(model))
+    if not gradients:  # the logits of one token, since nobody reads them
+        with torch.no_grad():
+            model(tokens, position_ids=positions, use_cache=False, **last_logits(model))
+        return
+    # Embeddings are the only leaf, since parameters are frozen. The model gets tokens, because Gemma 3n and 4 look up
+    # more than one embedding of each.
+    hook = model.get_input_embeddings().register_forward_hook(lambda _, __, out: out.detach().requires_grad_())
+    try:
+        with torch.enable_grad():
+            model(tokens, position_ids=positions, labels=tokens, use_cache=False).loss.backward()
+    finally:
+        hook.remove()
 
 
 def last_logits(model: Any) -> dict[str, int]:

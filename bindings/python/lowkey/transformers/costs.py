@@ -15,8 +15,9 @@ import torch
 from ..calibrator import COST_CLIPS, Calibrator
 from ..errors import ArgumentError, DataError
 from ..plan import Geometry
-from .context import DocumentContext
+from .context import DocumentContext, skips_layers
 from .estimates import estimate
+from .geometry import layers_of
 from .journal import Journal, Place
 from .progress import Progress, duration
 from .texts import CostText
@@ -67,7 +68,8 @@ class Costs:
 
     def put(self, calibrator: Calibrator) -> None:
         """Give the costs to a calibrator."""
-        for layer, heads in enumerate(self.values):
+        for layer in calibrator.geometry.kv_layers:
+            heads = self.values[layer]
             calibrator.set_costs(layer, [(keys[0], values[0]) for keys, values in heads])
             calibrator.set_clip_costs(layer, [(keys[1:], values[1:]) for keys, values in heads])
 
@@ -96,8 +98,9 @@ class _Measurement:
     def __init__(self, model: Any, geometry: Geometry, request: CostRequest, progress: Progress):
         self._model, self._geometry, self._request, self._progress = model, geometry, request, progress
         self._journal = Journal(request.resume, fingerprint(model, geometry, request))
-        self._parts: list[Part] = [(layer, head, is_value) for layer, own in enumerate(geometry.layers)
-                                    for head in range(own.n_kv_heads) for is_value in (False, True)]
+        self._layers = layers_of(model.config)
+        self._parts: list[Part] = [(layer, head, is_value) for layer in geometry.kv_layers
+                                    for head in range(geometry.layers[layer].n_kv_heads) for is_value in (False, True)]
         self._estimates: dict[Place, float] = {}
         self._unit_seconds = 0.0  # of one row in one layer
         self._rows = 0
@@ -130,11 +133,11 @@ class _Measurement:
     def _context(self, document: int) -> tuple[DocumentContext, list[int]]:
         """The context of a document, and the tokens after it whose predictions count."""
         ids, n = self._request.texts[document].ids, self._request.context_tokens
-        return DocumentContext(self._model, self._geometry.layers, self._request.prefix + ids[:n]), ids[n:-1]
+        return DocumentContext(self._model, self._geometry, self._request.prefix + ids[:n]), ids[n:-1]
 
     def _weight(self, layer: int) -> int:
-        """The layers that a pass runs whose keys or values of a layer are other ones."""
-        return len(self._geometry.layers) - layer
+        """The model's layers that a pass runs whose keys or values of a layer are other ones."""
+        return self._layers.n_layers - (self._layers.attention[layer] if skips_layers(self._geometry) else 0)
 
     def _estimate(self) -> None:
         request = self._request

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from ..errors import DataError
+from ..plan import Geometry
 from .context import DocumentContext
 from .journal import Place
 from .progress import Progress
 from .two_bits import PAGE_TOKENS, packed, packed_tokens
 
 
-def estimate(context: DocumentContext, ids: list[int], geometry: Any, document: int, clips: tuple[float, ...],
+def estimate(context: DocumentContext, ids: list[int], geometry: Geometry, document: int, clips: tuple[float, ...],
              n_samples: int, seed: int, progress: Progress) -> Iterator[tuple[Place, float]]:
     """The estimated costs of all keys and values of a document, in bits.
 
@@ -24,21 +24,22 @@ def estimate(context: DocumentContext, ids: list[int], geometry: Any, document: 
     drawn from the predictions give it: the gradient g of their log-probability has the mean of g g^T. Of it the blocks
     of single pages are taken, so the cost is half the mean of the sum over pages of (g x error)^2."""
     span = packed_tokens(context.n_tokens)
-    leaves = [x.detach().requires_grad_() for own in context.kept for x in (own.keys, own.values) if x is not None]
-    for own, key, value in zip(context.kept, leaves[::2], leaves[1::2]):
+    kept = [context.kept[layer] for layer in geometry.kv_layers]
+    leaves = [x.detach().requires_grad_() for own in kept for x in (own.keys, own.values) if x is not None]
+    for own, key, value in zip(kept, leaves[::2], leaves[1::2]):
         own.instead = key, value
     try:
         with torch.enable_grad():
             log_p = context.logits(ids)[0].float().log_softmax(-1)
             sums = _sample(log_p, leaves, span, clips, n_samples, seed, progress)
     finally:
-        for own in context.kept:
+        for own in kept:
             own.instead = None
-    for layer, own in enumerate(geometry.layers):
+    for number, layer in enumerate(geometry.kv_layers):
         for is_value in (False, True):
             for i, clip in enumerate(clips):
-                for head in range(own.n_kv_heads):
-                    cost = float(sums[2 * layer + is_value][i, head]) / n_samples / 2 / math.log(2)
+                for head in range(geometry.layers[layer].n_kv_heads):
+                    cost = float(sums[2 * number + is_value][i, head]) / n_samples / 2 / math.log(2)
                     if not math.isfinite(cost):
                         raise DataError(f'the gradient by the {"values" if is_value else "keys"} of layer {layer}, KV '
                                         f'head {head}, has an infinity or a NaN')

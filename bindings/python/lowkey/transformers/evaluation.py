@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..plan import Plan, PlanSpec, as_plan
 from .cache import LowkeyCache
 from .capture import frozen
-from .geometry import geometry_of, sink_logits_of
+from .geometry import geometry_of, layers_of, sink_logits_of
 from .progress import Progress
 from .scoring import scores
 from .texts import Encoder, Text
@@ -63,6 +63,8 @@ def perplexity(model: Any, tokenizer: Any, text: Text, plan: str | Plan | PlanSp
     documents = [own for own in documents if len(own) > 1]
     if not documents:
         raise ArgumentError(f'the text has {len(ids)} tokens: there is none to predict')
+    if max(map(len, documents)) > chunk_tokens:
+        layers_of(model.config).check_pass(chunk_tokens, chunk_tokens, 'give chunk_tokens=1')
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))
     made = as_plan(plan, geometry)
     size = made.bytes(max(map(len, documents)), 1, chunk_tokens)

@@ -1,13 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention layers of a model of transformers."""
+"""The layers of a model of transformers: those that lowkey keeps keys and values of, and the others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ..errors import UnsupportedError
 from ..plan import Geometry, Layer
+
+# Kinds of layers with attention over heads, and whether it has a sliding window.
+_WINDOWED = {'full_attention': False, 'sliding_attention': True, 'hybrid': False, 'hybrid_sliding': True}
+# Kinds of layers with a state that grows with no token; the hybrid ones have attention over heads as well.
+_STATEFUL = ('linear_attention', 'conv', 'hybrid', 'hybrid_sliding')
+_PLAIN = ('moe', 'mlp')  # these keep nothing between passes
+# Models whose layers would fit, and why they cannot run.
+_REFUSED = {
+    'recurrent_gemma': 'keeps its recurrent states in its modules, where no cache can fork, reorder or remove them',
+    'minimax': 'runs on a cache class of its own (MiniMaxCache) alone',
+    'inkling_text': 'adds a position bias to its logits',
+    'inkling2_text': 'adds a position bias to its logits',
+}
+# The scale of the logits by head_dim, of models whose configuration does not have it.
+_SCALES: dict[str, Callable[[int], float]] = {
+    'gemma3n_text': lambda _: 1.0, 'gemma4_text': lambda _: 1.0, 'gemma4_unified_text': lambda _: 1.0,
+    'zamba': lambda head_dim: (head_dim / 2) ** -0.5, 'zamba2': lambda head_dim: (head_dim / 2) ** -0.5,
+}
+# Models whose recurrent state begins at zero in each pass of several tokens (Mamba-1 in transformers).
+_RESTARTING = ('jamba', 'zamba')
+
+
+class ModelLayers(NamedTuple):
+    """What the layers of a model keep between passes.
+
+    kind       the model type
+    n_layers   of the model
+    attention  the model's layers with attention over heads: layer i of the geometry is the model's layer attention[i]
+    states     the number of states of each layer that has some: recurrent layers, convolutions, hybrids
+    recurrent  whether some of these states are recurrent; else all are the last inputs of convolutions
+    restarts   whether a pass of several tokens begins the recurrent states anew
+    """
+
+    kind: str
+    n_layers: int
+    attention: tuple[int, ...]
+    states: dict[int, int]
+    recurrent: bool
+    restarts: bool
+
+    def check_pass(self, n_tokens: int, n_before: int, remedy: str = 'give the prompt in one pass, and later tokens '
+                                                                     'one by one') -> None:
+        """Refuse a pass of n_tokens tokens after n_before earlier ones that the model would compute wrongly."""
+        if self.restarts and n_tokens > 1 and n_before:
+            raise UnsupportedError(f'{self.kind} begins its recurrent states anew in a pass of several tokens, so a '
+                                   f'pass of {n_tokens} tokens cannot follow {n_before} earlier ones: {remedy}')
+
+
+def _per_layer(config: Any) -> list[Any]:
+    """The configuration of each layer."""
+    return list(getattr(config, 'per_layer_config', None) or [config] * config.num_hidden_layers)
 
 
 def _layer_types(config: Any, layers: Sequence[Any]) -> list[str]:
@@ -25,52 +76,105 @@ def _layer_types(config: Any, layers: Sequence[Any]) -> list[str]:
     return types
 
 
-def _scale(config: Any) -> float:
+def _scale(config: Any, head_dim: int) -> float:
     """The scale of the logits; 0 = 1 / sqrt(head_dim)."""
+    known = _SCALES.get(_kind(config))
+    if known is not None:
+        return float(known(head_dim))
     wanted = getattr(config, 'query_pre_attn_scalar', None)
     if wanted is not None:
         return float(float(wanted) ** -0.5)
     return float(getattr(config, 'attention_multiplier', None) or 0.0)
 
 
-def _refuse(config: Any) -> None:
-    kind = getattr(config, 'model_type', type(config).__name__)
-    if getattr(config, 'kv_lora_rank', None):
+def _kind(config: Any) -> str:
+    return str(getattr(config, 'model_type', type(config).__name__))
+
+
+def _refuse(config: Any, layers: Sequence[Any]) -> None:
+    kind = _kind(config)
+    if kind in _REFUSED:
+        raise UnsupportedError(f'{kind} {_REFUSED[kind]}')
+    if any(getattr(layer, 'kv_lora_rank', None) for layer in layers):
         raise UnsupportedError(f'{kind} keeps latent keys (kv_lora_rank), lowkey keeps keys and values of heads')
-    if getattr(config, 'num_kv_shared_layers', 0) or getattr(config, 'kv_sharing_modes', None):
-        raise UnsupportedError(f'{kind} shares keys and values between layers')
     if getattr(config, 'is_encoder_decoder', False):
         raise UnsupportedError(f'{kind} has an encoder: lowkey serves decoders')
 
 
+def _kv_layers(config: Any, types: Sequence[str]) -> dict[int, int]:
+    """The layers that read another layer's keys and values, each with that layer."""
+    modes = getattr(config, 'kv_sharing_modes', None)
+    if modes is None:
+        if getattr(config, 'num_kv_shared_layers', None):
+            raise UnsupportedError(f'{_kind(config)} shares keys and values between layers, and this transformers does '
+                                   'not name them (kv_sharing_modes): install 5.23 or later')
+        return {}
+    unknown = set(modes) - {None, 'store', 'reuse'}
+    if unknown:
+        raise UnsupportedError(f'{_kind(config)} shares keys and values between layers by the modes {sorted(unknown)} '
+                               'of kv_sharing_modes: lowkey has "store" and "reuse"')
+    stored = {types[i]: i for i, mode in enumerate(modes) if mode == 'store'}
+    return {i: stored[types[i]] for i, mode in enumerate(modes) if mode == 'reuse'}
+
+
+def layers_of(config: Any) -> ModelLayers:
+    """What the layers of a model keep: which of them are layers of geometry_of(), and which have states.
+
+    Raises UnsupportedError as geometry_of()."""
+    config = config.get_text_config(decoder=True)
+    own = _per_layer(config)
+    _refuse(config, own)
+    types = _layer_types(config, own)
+    for i, kind in enumerate(types):
+        if kind not in _WINDOWED and kind not in _STATEFUL and kind not in _PLAIN:
+            raise UnsupportedError(f'layer {i} is {kind}: lowkey has full_attention and sliding_attention, next to '
+                                   'layers with a state (linear_attention, conv)')
+    attention = tuple(i for i, kind in enumerate(types) if kind in _WINDOWED)
+    if not attention or not getattr(own[attention[0]], 'num_attention_heads', None):
+        raise UnsupportedError(f'{_kind(config)} has no attention over heads, so there are no keys and values to keep')
+    states = {i: int(getattr(one, 'number_of_conv_states', None) or 1)
+              for i, (kind, one) in enumerate(zip(types, own)) if kind in _STATEFUL}
+    return ModelLayers(_kind(config), len(types), attention, states, any(types[i] != 'conv' for i in states),
+                       _kind(config) in _RESTARTING)
+
+
+def _head_dim(number: int, layer: Any) -> int:
+    """The channels of a head, of keys and values alike."""
+    head_dim = int(getattr(layer, 'head_dim', None) or layer.hidden_size // layer.num_attention_heads)
+    of_values = getattr(layer, 'v_head_dim', None) or head_dim
+    if of_values != head_dim:
+        raise UnsupportedError(f'layer {number} has keys of {head_dim} channels and values of {of_values}: lowkey has '
+                               'keys and values of equal head_dim')
+    if head_dim % 16 or not 32 <= head_dim <= 256:
+        raise UnsupportedError(f'layer {number} has a head_dim of {head_dim}: lowkey has multiples of 16 from 32 to '
+                               '256')
+    return head_dim
+
+
 def geometry_of(config: Any, *, scale: float | None = None,
                 sink_logits: Sequence[Sequence[float]] | None = None) -> Geometry:
-    """The geometry of a model's configuration.
+    """The geometry of a model's configuration: its layers with attention over heads, in order. layers_of() has their
+    numbers in the model.
 
     scale        of the logits, where the configuration does not have it
     sink_logits  [n_layers][n_query_heads] of models that learn them: see sink_logits_of()
 
-    Raises UnsupportedError for layers that are not full or sliding-window attention over heads.
-    """
+    Raises UnsupportedError for layers that are neither full or sliding-window attention over heads nor layers with a
+    state, for heads that lowkey does not have, and for models without attention."""
+    model = layers_of(config)
     config = config.get_text_config(decoder=True)
-    _refuse(config)
-    n = config.num_hidden_layers
-    own = list(getattr(config, 'per_layer_config', None) or [config] * n)
+    own = _per_layer(config)
+    types = _layer_types(config, own)
+    kv_layers, numbers = _kv_layers(config, types), {i: number for number, i in enumerate(model.attention)}
     layers = []
-    for i, (kind, one) in enumerate(zip(_layer_types(config, own), own)):
-        if kind == 'full_attention':
-            window = 0
-        elif kind == 'sliding_attention':
-            window = int(one.sliding_window)
-        else:
-            raise UnsupportedError(f'layer {i} is {kind}: lowkey has full_attention and sliding_attention')
-        heads = one.num_attention_heads
-        head_dim = getattr(one, 'head_dim', None) or one.hidden_size // heads
-        sinks = () if sink_logits is None else tuple(float(x) for x in sink_logits[i])
-        layers.append(Layer(heads, getattr(one, 'num_key_value_heads', None) or heads, head_dim, window,
-                            scale=_scale(config) if scale is None else scale,
+    for number, i in enumerate(model.attention):
+        one, heads, head_dim = own[i], own[i].num_attention_heads, _head_dim(i, own[i])
+        sinks = () if sink_logits is None else tuple(float(x) for x in sink_logits[number])
+        layers.append(Layer(heads, getattr(one, 'num_key_value_heads', None) or heads, head_dim,
+                            int(one.sliding_window) if _WINDOWED[types[i]] else 0,
+                            scale=_scale(config, head_dim) if scale is None else scale,
                             soft_cap=float(getattr(config, 'attn_logit_softcapping', None) or 0.0),
-                            sink_logits=sinks))
+                            sink_logits=sinks, kv_layer=numbers[kv_layers[i]] if i in kv_layers else None))
     return Geometry(tuple(layers))
 
 

@@ -14,7 +14,7 @@ from ..errors import ArgumentError, BudgetError, FileError
 from ..plan import Geometry, LayerRule, Plan
 from .capture import capturing, check_free, frozen
 from .costs import MODES, CostRequest, Costs, measure_costs
-from .geometry import geometry_of, sink_logits_of
+from .geometry import geometry_of, layers_of, sink_logits_of
 from .progress import Progress
 from .sampling import Sampler
 from .texts import PAGE_TOKENS, Encoder, Text, make_cost_texts, read_cost_texts, read_texts
@@ -76,10 +76,12 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
     if method in _PRESETS:
         return _done(_preset(method, geometry, paper), limit, out)
     check_free(model)
+    if method == 'auto' and costs != 'none':
+        layers_of(model.config).check_pass(cost_tokens // 4, cost_tokens, 'give costs="none"')
     encoder, calibrator = Encoder(tokenizer), Calibrator(geometry)
     documents = read_texts(texts, encoder, min(document_tokens, _positions(model)), text_tokens)
     with Progress(progress) as bar, calibrator:
-        with capturing(model, len(geometry.layers)) as capture:
+        with capturing(model) as capture:
             by_gradients = method == 'pm-kvq' and gradients is not False
             sampler = Sampler(model, capture, calibrator, bar, gradients=by_gradients,
                               attention_tokens=_ATTENTION_TOKENS if method == 'pm-kvq' and not by_gradients else 0,

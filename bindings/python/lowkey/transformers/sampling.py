@@ -58,7 +58,7 @@ class Sampler:
         """Keys and queries of documents, and what the options name."""
         self._n_gradients = 0
         self._passes('keys and queries of the texts', passes, self._add, self._gradients, self._position_scale)
-        wanted = 2 * len(self._calibrator.geometry.layers) * len(passes) if self._gradients else 0
+        wanted = 2 * len(self._calibrator.geometry.kv_layers) * len(passes) if self._gradients else 0
         if self._n_gradients != wanted:
             raise UnsupportedError(f'the loss gave {self._n_gradients} gradients by keys and values, not {wanted}')
 
@@ -98,8 +98,7 @@ class Sampler:
             raise ArgumentError(f'the model takes {max_tokens} tokens, the probe needs '
                                 f'{len(prefix) + 2 * len(sentence)}')
         probe = Probe(len(sentence), len(prefix), local_tokens=min(_LOCAL_TOKENS, len(sentence) - 1))
-        n_layers = len(self._calibrator.geometry.layers)
-        self._progress.start('attention of the probe', n_layers)
+        self._progress.start('attention of the probe', len(self._calibrator.geometry.kv_layers))
         self._capture.observer = partial(self._add_probe, probe)
         try:
             run(self._model, prefix + sentence * repeats)
@@ -119,5 +118,7 @@ def _rotated_channels(model: Any) -> int:
     config = model.config.get_text_config(decoder=True)
     parameters = getattr(config, 'rope_parameters', None) or {}
     share = getattr(config, 'partial_rotary_factor', None) or parameters.get('partial_rotary_factor') or 1.0
+    if share >= 1:
+        return 0
     head_dim = getattr(config, 'head_dim', None) or config.hidden_size // config.num_attention_heads
-    return 0 if share >= 1 else int(head_dim * share)
+    return int(head_dim * share)

@@ -31,8 +31,14 @@ class Score(NamedTuple):
 def read(model: Any, cache: LowkeyCache, ids: list[int], chunk_tokens: int) -> None:
     """Append tokens to a cache of one sequence, in passes of at most chunk_tokens, without their predictions."""
     for at in range(0, len(ids), chunk_tokens):
-        model(torch.tensor([ids[at:at + chunk_tokens]], device=model.device), past_key_values=cache,
-              **last_logits(model))
+        _pass(model, cache, torch.tensor([ids[at:at + chunk_tokens]], device=model.device), **last_logits(model))
+
+
+def _pass(model: Any, cache: LowkeyCache, tokens: torch.Tensor, **options: Any) -> Any:
+    """One pass. It names the positions, because Bamba would begin at 0 in each pass."""
+    first = cache.get_seq_length()
+    positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)[None]
+    return model(tokens, position_ids=positions, past_key_values=cache, **options)
 
 
 def scores(model: Any, cache: LowkeyCache, ids: list[int], chunk_tokens: int) -> Iterator[Score]:
@@ -44,7 +50,7 @@ def scores(model: Any, cache: LowkeyCache, ids: list[int], chunk_tokens: int) ->
 def _score(model: Any, cache: LowkeyCache, ids: list[int]) -> Score:
     """One pass."""
     tokens = torch.tensor([ids], device=model.device)
-    found = model(tokens[:, :-1], past_key_values=cache).logits[0].float()
+    found = _pass(model, cache, tokens[:, :-1]).logits[0].float()
     wanted = tokens[0, 1:].to(found.device)
     loss = torch.nn.functional.cross_entropy(found, wanted, reduction='sum')
     return Score(-float(loss), bool((found.argmax(-1) == wanted).all()), len(ids) - 1)
