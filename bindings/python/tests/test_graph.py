@@ -62,6 +62,22 @@ def test_the_cpu_has_no_graphs():
     assert sum('without a graph' in str(one.message) for one in found) == 1
 
 
+def test_padding_is_seen_before_the_device_is():
+    """A batch that is padded on the left decodes as without a graph, and a hidden new token is no decode step."""
+    model, ids, mask = make_model('llama'), tokens(7, 2, 30), torch.ones(2, 30, dtype=torch.long)
+    mask[1, :13] = 0
+    with plain_cache(model) as cache:
+        want = model.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY)
+    with graph_cache(model) as cache, pytest.warns(UserWarning, match='graphs are of CUDA'):
+        assert torch.equal(model.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY), want)
+    with graph_cache(model) as cache, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter('error')
+        model(ids, attention_mask=mask, past_key_values=cache, logits_to_keep=1)
+        hidden = torch.cat([mask, torch.tensor([[1], [0]])], 1)
+        model(ids[:, :1], attention_mask=hidden, past_key_values=cache)
+        assert cache.lengths == [31, 17]
+
+
 def test_the_forward_pass_is_restored():
     """By the last cache that has it, copies among them."""
     model = make_model('llama')

@@ -43,14 +43,14 @@ class _Graph:
 
     def launch(self, cache: LowkeyCache, inputs: dict[str, Any]) -> Any:
         """Compute the open step's output, a copy that later launches leave alone."""
-        for name, own in self.inputs.items():
-            if isinstance(own, torch.Tensor):
-                own.copy_(inputs[name])
+        for name, x in self.inputs.items():
+            if isinstance(x, torch.Tensor):
+                x.copy_(inputs[name])
         self.graph.replay()
 
-        def own(x: Any) -> Any:
-            return x.clone() if isinstance(x, torch.Tensor) else cache if x is _CACHE else x
-        return tree_map(own, self.output)
+        def copied(part: Any) -> Any:
+            return part.clone() if isinstance(part, torch.Tensor) else cache if part is _CACHE else part
+        return tree_map(copied, self.output)
 
 
 class DecodeGraphs:
