@@ -306,6 +306,17 @@ static void no_device_memory(void **state) {
     print_message("%u allocations failed one by one\n", n - 2);
 }
 
+// A driver that cannot compile for subgroups: the sentence has the bit that leaves them out.
+static void subgroups_that_do_not_compile(void **state) {
+    (void)state;
+    rig r;
+    faults_set(&(vulkan_faults){.fails_subgroups = 1});
+    assert_int_equal(open_small(&r), LK_E_DEVICE);
+    rig_sentence("LK_VULKAN_NO_SUBGROUP");
+    faults_set(NULL);
+    rig_close(&r);
+}
+
 static void pipeline_caches(void **state) {
     (void)state;
     rig r;
@@ -360,6 +371,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(buffers_are_checked),
         cmocka_unit_test(tensors_are_checked),
         cmocka_unit_test(queues_are_checked),
+        cmocka_unit_test(subgroups_that_do_not_compile),
         cmocka_unit_test(pipeline_caches),
     };
     const char *part = argc > 1 ? argv[1] : "";

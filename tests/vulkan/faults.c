@@ -88,7 +88,9 @@ static VKAPI_ATTR VkResult VKAPI_CALL compile(VkDevice device, VkPipelineCache c
         VkComputePipelineCreateInfo info = infos[i];
         if (g_faults.stand_in)
             info.stage.module = g_faults.stand_in;
-        result = shared_pipelines_compile(device, cache, 1, &info, callbacks, &out[i]);
+        result = g_faults.fails_subgroups && info.stage.pNext
+                     ? VK_ERROR_UNKNOWN
+                     : shared_pipelines_compile(device, cache, 1, &info, callbacks, &out[i]);
         g_pipelines.made += result == VK_SUCCESS;
         g_pipelines.live += result == VK_SUCCESS;
     }

@@ -19,6 +19,7 @@ typedef struct vulkan_faults {
     uint32_t lost_submit;
     uint32_t lost_wait;          // for fences
     uint32_t failed_allocation;  // of device memory
+    int fails_subgroups;         // no shader of a required subgroup size compiles
     VkShaderModule stand_in;     // compiled in place of every other, when it is not null
 } vulkan_faults;
 

@@ -178,8 +178,13 @@ lk_status Pipelines::compile_module(VkShaderModule module, Entry *entry) {
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &special;
     info.layout = layout_;
-    char action[96];
-    std::snprintf(action, sizeof action, "compiling shader %s", entry->shader->name);
+    char action[192];
+    std::snprintf(action, sizeof action,
+                  info.stage.pNext
+                      ? "compiling shader %s for subgroups of %u "
+                        "(LK_VULKAN_NO_SUBGROUP in lk_vulkan_desc.mask leaves them out)"
+                      : "compiling shader %s",
+                  entry->shader->name, entry->subgroup_size);
     ++n_cached_;
     return device_.checked(device_.functions().CreateComputePipelines(
                                device_.handle(), cache_, 1, &info, nullptr, &entry->pipeline),
