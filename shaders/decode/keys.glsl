@@ -142,8 +142,8 @@ void begin_scores(KvTile kv_tile, inout FoldTask tasks[kFoldTasks], inout float 
                 four[t] = is_column(column) ? products[column % kColumns] : 0.0;
             }
             float product = quad_sum(four);
-            [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
-                product += exchange(product, distance);
+            [[unroll]] for (uint bit = 2u; bit < kLaneBits; ++bit)
+                product += exchange(product, 1u << bit);
             [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
                 if (kGrouped == 0u || slot_tile(slot) * kv_tile.key_groups / kPageTiles == group)
                     scores[slot * kColumnSets + set] = product;
