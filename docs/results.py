@@ -310,7 +310,7 @@ def isa_code(record: dict) -> str:
     for driver in record['drivers']:
         for row in driver['rows']:
             cells = [driver['gpu'], driver['driver'].split('Mesa ')[1].split('-')[0], f'`{row["kernel"]}`',
-                     'FP8 or groups' if row['plan'] == 'FP8 by 32' else 'plain' if 'decode' in row['kernel'] else 'all',
+                     {'kitty-pro': 'plain', 'FP8 by 32': 'FP8 or groups'}.get(row['plan'], 'the same with pairs'),
                      str(row['subgroup_size']), *(f'{row["statistics"][name]:.0f}' for name in names)]
             if cells not in rows and row['plan'] in ('kitty-pro', 'FP8 by 32', 'ChanMix'):
                 rows.append(cells)

@@ -59,9 +59,14 @@ uint float_to_bf16(float f) {
 }
 float bf16_to_float(uint b) { return uintBitsToFloat(b << 16); }
 
-// e4m3fnuz: FP16 with fewer bits and an exponent bias of 8 instead of 15. Exact.
+// e4m3fnuz, whose exponent bias is 8. Exact. A subnormal gets a leading one, which is taken away as
+// the number 2^-7.
 vec4 f8s_to_floats(uvec4 v) {
-    return 128.0 * f16_to_floats((v & 0x80u) << 8 | (v & 0x7Fu) << 7);
+    const uvec4 shifted = (v & 0x7Fu) << 20;
+    const vec4 normal = uintBitsToFloat(shifted + (119u << 23));
+    const vec4 subnormal = uintBitsToFloat(shifted + (120u << 23)) - 1.0 / 128.0;
+    const vec4 f = mix(normal, subnormal, lessThan(shifted, uvec4(1u << 23)));
+    return uintBitsToFloat(floatBitsToUint(f) | (v & 0x80u) << 24);
 }
 float f8_to_float(uint v) { return f8s_to_floats(uvec4(v)).x; }
 

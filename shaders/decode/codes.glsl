@@ -6,8 +6,9 @@
 // For that, fields are brought to the bits 2 to 9: at 0 the midpoint would not be exact.
 //
 // With FP16 arithmetic a sum takes at most 16 products of either half of a pair before it goes on
-// in FP32. The numbers that codes are multiplied with are kLarge at most, so a sum stays finite,
-// and values that become subnormal, and may be lost, are below 2^-26 of the largest.
+// in FP32, and up to 16 more of the higher bits of shared stored channels. A product is kLarge / 2 at
+// most, one of a higher bit 2/7 of kLarge, so a sum stays finite, and values that become subnormal,
+// and may be lost, are below 2^-26 of the largest.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_CODES_GLSL
@@ -18,6 +19,9 @@
 #include "shaders/decode/shape.glsl"
 #include "shaders/floats.glsl"
 #include "shaders/tables.glsl"
+
+// 0: no keys have shared stored channels.
+layout(constant_id = LK_SPEC_SHARED) const uint kShared = 0u;
 
 const int kLargeExponent = 12;
 const float kLarge = float(1 << kLargeExponent);
@@ -52,10 +56,11 @@ float code_range(uint bits) {
     return n / (n - 1.0);
 }
 
-Pair code_pair(uint word, uint position, uint bits) {
+// Those bits of codes that `kept` has.
+Pair code_pair(uint word, uint position, uint bits, uint kept) {
     const float scale = 1.0 / float(1u << position + bits);
-    const float midpoint = 0.5 - 0.5 / float(1u << bits);
-    const uint mask = (1u << bits) - 1u << position;
+    const float midpoint = 0.5 * float(kept) / float(1u << bits);
+    const uint mask = kept << position;
 #ifdef LK_FLOAT16
     const f16vec2 biased = unpackFloat2x16(word & mask * 0x10001u | 0x64006400u);
     return fma(biased, f16vec2(scale), f16vec2(-1024.0 * scale - midpoint));
@@ -69,7 +74,7 @@ Pair code_pair(uint word, uint position, uint bits) {
 struct Tile {
     Pair r0, r1, r2, r3;
 };
-Tile code_tile(uvec4 words, uint bits, uint tile) {
+Tile code_tile(uvec4 words, uint bits, uint tile, uint kept) {
     const uint index = tile * bits / 4u;
     const uint word = words[index];
     const uint next = bits == 8u ? words[index + 1u] : word;
@@ -79,13 +84,21 @@ Tile code_tile(uvec4 words, uint bits, uint tile) {
     if (bits == 1u)
         position += tile >> 1 & 1u;
     const uint next_position = bits == 8u ? position : position + 4u;
-    return Tile(code_pair(word << 2, position, bits), code_pair(word >> 6, position, bits),
-                code_pair(next << 2, next_position, bits), code_pair(next >> 6, next_position, bits));
+    return Tile(code_pair(word << 2, position, bits, kept),
+                code_pair(word >> 6, position, bits, kept),
+                code_pair(next << 2, next_position, bits, kept),
+                code_pair(next >> 6, next_position, bits, kept));
+}
+Tile code_tile(uvec4 words, uint bits, uint tile) {
+    return code_tile(words, bits, tile, (1u << bits) - 1u);
 }
 
 // The factors of the codes of a team's page: queries with the ranges of keys, [strip], or weights
-// with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9.
-const uint kFoldedRows = 4u * (kStrips > kPageTiles ? kStrips : kPageTiles);
+// with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9. After the
+// strips come those with partners once more, for the higher bit of their codes.
+const uint kHigherStrips = kShared != 0u ? (kStrips + 1u) / 2u : 0u;
+const uint kKeyStrips = kStrips + kHigherStrips;
+const uint kFoldedRows = 4u * (kKeyStrips > kPageTiles ? kKeyStrips : kPageTiles);
 shared FoldedQuad shared_folded[kTeams * kFoldedRows * kFoldedQuads];
 
 const uint kFolded = 2u * kColumns;  // pairs of a lane: [column][lower or upper k]
@@ -114,6 +127,15 @@ void store_folded_pair(uint at, uint column, uint k_upper, vec2 values) {
 #else
     shared_folded[folded_index(at) + column][2u * k_upper] = values.x;
     shared_folded[folded_index(at) + column][2u * k_upper + 1u] = values.y;
+#endif
+}
+// Of one k of 16 of a row's strip.
+float folded_value(uint at, uint column, uint k) {
+#ifdef LK_FLOAT16
+    const uint word = shared_folded[folded_index(at) + column / 2u][2u * (column % 2u) + k / 8u];
+    return unpackHalf2x16(word >> 16u * (k & 1u)).x;
+#else
+    return shared_folded[folded_index(at) + column][2u * (k / 8u) + (k & 1u)];
 #endif
 }
 

@@ -10,35 +10,13 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/decode/vectors.glsl"
+#include "shaders/decode/key_slots.glsl"
 
 const uint kFoldTasks = (4u * kStrips + LK_LANES - 1u) / LK_LANES;
 // With several token groups, queries and ranges meet in FP16: each takes half of kLarge.
 const int kGroupedExponent = kLargeExponent / 2;
 
 float scores[kScores];  // of the lane: products, then weights
-
-uvec2 load_key_parameters(KvTile kv_tile, uint offset, uint strip, uint group, uint t) {
-    return load_parameters(address_add(kv_tile.key_metadata, offset),
-                        ((strip * kv_tile.key_groups + group) * 4u + t) * 4u, kv_tile.has_f8_keys);
-}
-vec4 key_ranges(KvTile kv_tile, uint strip, uint group, uint t) {
-    return to_parameters(load_key_parameters(kv_tile, 0u, strip, group, t), kv_tile.has_f8_keys);
-}
-
-// Channels of the slots 2t, 2t + 1, 2t + 8, 2t + 9 of a strip.
-uvec4 slot_channels(KvTile kv_tile, uint strip, uint t) {
-    if (is_null(kv_tile.permutation))
-        return strip * LK_STRIP_CHANNELS + 2u * t + uvec4(0u, 1u, 8u, 9u);
-    const uint low = ConstWords(kv_tile.permutation).at[strip * 4u + t / 2u] >> (t & 1u) * 16u;
-    const uint high = ConstWords(kv_tile.permutation).at[strip * 4u + 2u + t / 2u] >> (t & 1u) * 16u;
-    return uvec4(low, low >> 8, high, high >> 8) & 0xFFu;
-}
-vec4 queries_of(uvec4 channels, uint column) {
-    const uvec4 at = channels * kColumns + column;
-    return vec4(shared_queries[at.x], shared_queries[at.y], shared_queries[at.z],
-                shared_queries[at.w]);
-}
 
 // The parameters that a lane folds into the queries: of strips task / 4, its four slots' numbers of
 // a token group.
@@ -98,7 +76,7 @@ void fold_queries(KvTile kv_tile, FoldTask tasks[kFoldTasks], int exponent,
                 factors = kGrouped != 0u ? vec4(power(kGroupedExponent))
                                          : to_parameters(tasks[i].ranges, kv_tile.has_f8_keys) *
                                                power(kLargeExponent - exponent);
-                factors *= code_range(bits);
+                factors *= slot_factors(kv_tile, bits, task / 4u, task % 4u);
                 midpoints = midpoints_of(kv_tile, tasks[i]);
             }
             [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
@@ -142,8 +120,8 @@ void begin_scores(KvTile kv_tile, inout FoldTask tasks[kFoldTasks], inout float 
                 four[t] = is_column(column) ? products[column % kColumns] : 0.0;
             }
             float product = quad_sum(four);
-            [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
-                product += exchange(product, distance);
+            [[unroll]] for (uint bit = 2u; bit < kLaneBits; ++bit)
+                product += exchange(product, 1u << bit);
             [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
                 if (kGrouped == 0u || slot_tile(slot) * kv_tile.key_groups / kPageTiles == group)
                     scores[slot * kColumnSets + set] = product;
@@ -165,6 +143,10 @@ void multiply_keys(KvTile kv_tile) {
     float products[kColumns];
     fold_queries(kv_tile, tasks, exponent, products);
     team_sync();
+    if (kShared != 0u) {
+        fold_higher_bits(kv_tile);
+        team_sync();
+    }
     begin_scores(kv_tile, tasks, products);
     add_key_products(kv_tile, vectors, exponent);
     team_sync();

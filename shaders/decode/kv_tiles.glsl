@@ -25,6 +25,7 @@ struct KvTile {
     uint value_groups;
     uint value_bits;
     uint value_group_strips;
+    uint n_shared;  // pairs of the keys
     bool has_f8_keys;
     bool has_f8_values;
 };
@@ -54,6 +55,8 @@ void store_kv_tile(WorkTile work_tile, uint index, uint at) {
     last.y = key_groups | value_groups << 8 | value_bits << 16 |
              (values.is_raw ? kStrips : values.group / LK_STRIP_CHANNELS) << 24;
     last.z = keys.parameter_bytes & 1u | (values.parameter_bytes & 1u) << 1;
+    if (kShared != 0u)
+        last.z |= keys.n_shared << 8;
     last.w = info.first_token;
     shared_kv_tiles[at * kKvTileQuads] = uvec4(entry.key_payload, entry.value_payload);
     shared_kv_tiles[at * kKvTileQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
@@ -89,6 +92,7 @@ KvTile load_kv_tile(uint at) {
     kv_tile.value_groups = byte_of(last.y, 1u);
     kv_tile.value_bits = byte_of(last.y, 2u);
     kv_tile.value_group_strips = byte_of(last.y, 3u);
+    kv_tile.n_shared = kShared != 0u ? byte_of(last.z, 1u) : 0u;
     kv_tile.has_f8_keys = (last.z & 1u) != 0u;
     kv_tile.has_f8_values = (last.z & 2u) != 0u;
     kv_tile.first_token = last.w;

@@ -13,6 +13,7 @@
 #define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
 #define LK_SPEC_KEY_FOLDS 14u   /* of attend_decode_forms: token groups of keys, at most: 4 or 8 */
 #define LK_SPEC_PARAMETER_BYTES 15u /* of a range or a minimum: 2 = FP16, 1 = FP8 */
+#define LK_SPEC_SHARED 16u /* 1: keys of the layer may have pairs of shared stored channels */
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
 #define LK_PERMUTATION_OF_FORMAT 2u
@@ -29,10 +30,10 @@ namespace vulkan {
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
 // Shared memory of a workgroup of decode, a little more than it takes. key_folds: LK_SPEC_KEY_FOLDS
-// of attend_decode_forms, else 0.
+// of attend_decode_forms, else 0. has_shared: LK_SPEC_SHARED.
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
                                        DecodeArithmetic arithmetic, bool has_subgroups,
-                                       uint32_t key_folds) {
+                                       uint32_t key_folds, bool has_shared) {
     const uint32_t pairs = (columns + 1) / 2;
     if (arithmetic == DecodeArithmetic::kMatrix) {
         const uint32_t high = key_folds ? (head_dim / 2 + 31) / 32 * 32 : 0;
@@ -44,7 +45,9 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
     }
     const bool is_half = arithmetic == DecodeArithmetic::kFloat16;
     const uint32_t quads = is_half ? pairs : columns;
-    const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 * quads * 16;
+    const uint32_t higher = has_shared ? (head_dim / 16 + 1) / 2 * 16 : 0;
+    const uint32_t slots = head_dim + higher > 128 ? head_dim + higher : 128;
+    const uint32_t folded = slots / 4 * quads * 16;
     const uint32_t team = head_dim * columns * 4 + folded + LK_DECODE_ROUNDS * 64 + columns * 8 +
                           (has_subgroups ? 0 : 32 * 16);
     return n_teams * team + head_dim * columns * (is_half ? 2 : 4) + columns * 40 + 64;
@@ -65,10 +68,11 @@ constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
 
 // As many as fit into shared_bytes.
 constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic,
-                                  bool has_subgroups, uint32_t key_folds, uint32_t shared_bytes) {
+                                  bool has_subgroups, uint32_t key_folds, bool has_shared,
+                                  uint32_t shared_bytes) {
     uint32_t n_teams = LK_DECODE_MAX_TEAMS;
     while (n_teams > 1 && decode_shared_bytes(head_dim, columns, n_teams, arithmetic, has_subgroups,
-                                              key_folds) > shared_bytes)
+                                              key_folds, has_shared) > shared_bytes)
         n_teams /= 2;
     return n_teams * 32;
 }

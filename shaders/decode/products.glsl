@@ -19,6 +19,20 @@ void multiply_key_tile(inout Sum sums[kSums], uint tile, Tile codes, Pair folded
     }
 }
 
+// The folded queries of a token group: times its ranges.
+void fold_ranges(vec4 ranges, Pair plain[kFolded], inout Pair folded[kFolded]) {
+    const Pair low = to_pair(ranges.xy);
+    const Pair high = to_pair(ranges.zw);
+    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+        folded[2u * column] = plain[2u * column] * low;
+        folded[2u * column + 1u] = plain[2u * column + 1u] * high;
+    }
+}
+// Does a token group begin with the tile?
+bool begins_group(KvTile kv_tile, uint tile) {
+    return kGrouped != 0u && tile * kv_tile.key_groups % kPageTiles == 0u;
+}
+
 // Strips [from, to), all of the same width.
 void multiply_key_strips(inout Sum sums[kSums], KvTile kv_tile, uint bits, uint from, uint to,
                          inout KeyVectors vectors, int exponent) {
@@ -33,19 +47,43 @@ void multiply_key_strips(inout Sum sums[kSums], KvTile kv_tile, uint bits, uint 
             const uvec4 words = take_vector(kv_tile, vectors);
             [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
                 const uint tile = v * n_tiles + i;
-                if (kGrouped != 0u && tile * kv_tile.key_groups % kPageTiles == 0u) {
+                if (begins_group(kv_tile, tile)) {
                     const uint group = tile * kv_tile.key_groups / kPageTiles;
-                    const vec4 ranges = key_ranges(kv_tile, strip, group, quad_lane()) *
-                                        power(kGroupedExponent - exponent);
-                    const Pair low = to_pair(ranges.xy);
-                    const Pair high = to_pair(ranges.zw);
-                    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-                        folded[2u * column] = plain[2u * column] * low;
-                        folded[2u * column + 1u] = plain[2u * column + 1u] * high;
-                    }
+                    fold_ranges(key_ranges(kv_tile, strip, group, quad_lane()) *
+                                    power(kGroupedExponent - exponent),
+                                plain, folded);
                 }
                 multiply_key_tile(sums, tile, code_tile(words, bits, i), folded);
             }
+        }
+    }
+}
+
+// Strips [from, to) with partners.
+void multiply_shared_strips(inout Sum sums[kSums], KvTile kv_tile, uint from, uint to,
+                            inout KeyVectors vectors, int exponent) {
+    for (uint strip = from; strip < to; ++strip) {
+        Pair plain_low[kFolded];
+        Pair plain_high[kFolded];
+        Pair low[kFolded];
+        Pair high[kFolded];
+        load_folded(strip * 4u + quad_lane(), plain_low);
+        load_folded(higher_row(kv_tile, strip) + quad_lane(), plain_high);
+        [[unroll]] for (uint i = 0u; i < kFolded; ++i) {
+            low[i] = plain_low[i];
+            high[i] = plain_high[i];
+        }
+        const uvec4 words = take_vector(kv_tile, vectors);
+        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+            if (begins_group(kv_tile, tile)) {
+                const uint group = tile * kv_tile.key_groups / kPageTiles;
+                const float unit = power(kGroupedExponent - exponent);
+                fold_ranges(key_ranges(kv_tile, strip, group, quad_lane()) * unit, plain_low, low);
+                fold_ranges(higher_ranges(kv_tile, strip, group, quad_lane()) * unit, plain_high,
+                            high);
+            }
+            multiply_key_tile(sums, tile, code_tile(words, 2u, tile, 1u), low);
+            multiply_key_tile(sums, tile, code_tile(words, 2u, tile, 2u), high);
         }
     }
 }
@@ -82,7 +120,13 @@ void multiply_code_strips(inout float totals[kSums], KvTile kv_tile, uint from, 
     multiply_key_strips(sums, kv_tile, 8u, from, min(to, kv_tile.end8), vectors, exponent);
     multiply_key_strips(sums, kv_tile, 4u, max(from, kv_tile.end8), min(to, kv_tile.end4), vectors,
                         exponent);
-    multiply_key_strips(sums, kv_tile, 2u, max(from, kv_tile.end4), to, vectors, exponent);
+    uint end_shared = kv_tile.end4;
+    if (kShared != 0u) {
+        end_shared = shared_end(kv_tile);
+        multiply_shared_strips(sums, kv_tile, max(from, kv_tile.end4), min(to, end_shared), vectors,
+                               exponent);
+    }
+    multiply_key_strips(sums, kv_tile, 2u, max(from, end_shared), to, vectors, exponent);
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
         totals[i] = fma(total_of(sums[i]), step_scale, totals[i]);
 }

@@ -146,25 +146,31 @@ float quad_sum(vec4 x) {
     return (is_high ? half_sum.y : half_sum.x) + exchange(is_high ? half_sum.x : half_sum.y, 2u);
 }
 
+// Distances of exchanges are literals once glslc has unrolled the loops over their bits. Else a driver
+// may keep the loops and go through the lanes one by one.
+const uint kLaneBits = 5u;  // of LK_LANES
+
 // Over the lanes that have the same column.
 float column_sum(float x) {
-    [[unroll]] for (uint distance = kQuadColumns; distance < LK_LANES; distance *= 2u)
-        x += exchange(x, distance);
+    [[unroll]] for (uint bit = 0u; bit < kLaneBits; ++bit)
+        if (1u << bit >= kQuadColumns)
+            x += exchange(x, 1u << bit);
     return x;
 }
 float column_max(float x) {
-    [[unroll]] for (uint distance = kQuadColumns; distance < LK_LANES; distance *= 2u)
-        x = max(x, exchange(x, distance));
+    [[unroll]] for (uint bit = 0u; bit < kLaneBits; ++bit)
+        if (1u << bit >= kQuadColumns)
+            x = max(x, exchange(x, 1u << bit));
     return x;
 }
 float team_sum(float x) {
-    [[unroll]] for (uint distance = 1u; distance < LK_LANES; distance *= 2u)
-        x += exchange(x, distance);
+    [[unroll]] for (uint bit = 0u; bit < kLaneBits; ++bit)
+        x += exchange(x, 1u << bit);
     return x;
 }
 float team_max(float x) {
-    [[unroll]] for (uint distance = 1u; distance < LK_LANES; distance *= 2u)
-        x = max(x, exchange(x, distance));
+    [[unroll]] for (uint bit = 0u; bit < kLaneBits; ++bit)
+        x = max(x, exchange(x, 1u << bit));
     return x;
 }
 

@@ -22,8 +22,8 @@ import tempfile
 
 FAMILIES = {'Radeon 780M': ['phoenix', 'gfx1103_r1'], 'Radeon 680M': ['rembrandt']}  # by what versions of RADV know
 LANES = 32  # of a team of decode, which takes a page
-PREFILL_PAGE_LANES = 256  # a workgroup of attend_prefill takes a page
 PAGE_TOKENS = 128
+STRIP_CHANNELS = 16
 MOST_GROUPS = 8  # of tokens in a page
 KV_HEADS = 8
 TOKENS = (8192, 32768)
@@ -176,14 +176,20 @@ def is_shuffle(code: Code, head: int) -> bool:
 
 
 def add_key_strips(code: Code, block_head: int, head: dict, total: dict[str, float]) -> None:
-    """Eight strips. A token group begins at the first tile, and on a condition at each of the others."""
+    """Eight strips: those of 8 bits, of 4, with partners where the layer has such, and of 2. A token group begins at the
+    first tile, and on a condition at each of the others."""
     body = code.loops[block_head]
     add(total, code.count(code.own(body)))
-    for bits, strips in zip((8, 4, 2), code.children(body), strict=True):
+    strips_of = {bits: head['key_strips'][str(bits)] for bits in (8, 4, 2)}
+    with_partners = -(-head['n_shared'] // STRIP_CHANNELS)
+    counts = [strips_of[8], strips_of[4], with_partners, strips_of[2] - with_partners]
+    inside = code.children(body)
+    if len(inside) == 3:
+        del counts[2]
+    for times, strips in zip(counts, inside, strict=True):
         inner = code.loops[strips]
-        found = code.smallest(code.parts(inner, strips), lambda part: loads(code, part) == 2)
+        found = code.smallest(code.parts(inner, strips), lambda part: 2 <= loads(code, part) <= 6)
         groups = set().union(*found) if len(found) == MOST_GROUPS - 1 else set()
-        times = head['key_strips'][str(bits)]
         add(total, code.count(inner - groups), times)
         add(total, code.count(groups), times * (head['key_groups'] - 1) / (MOST_GROUPS - 1))
 
@@ -207,7 +213,7 @@ def count_head(code: Code, row: dict, head: dict) -> dict[str, float]:
     page = code.loops[largest(code, code.children(outer))]
     total = code.count(code.own(page))
     heads = code.children(page)
-    blocks = next((h for h in heads if len(code.children(code.loops[h])) == 3), None)
+    blocks = next((h for h in heads if len(code.children(code.loops[h])) in (3, 4)), None)
     with_values = [h for h in heads if h != blocks and loads(code, code.loops[h]) >= 32]
     if blocks is None or not with_values:
         raise ValueError('the loop over pages has other loops inside than the shaders had')
@@ -238,29 +244,14 @@ def count_head(code: Code, row: dict, head: dict) -> dict[str, float]:
     return total
 
 
-def count_prefill(code: Code) -> dict[str, float]:
-    """Instructions of attend_prefill for a page, at most: 8 strips of keys and 8 tiles of values, each with the code of
-    every width."""
-    outer = code.loops[largest(code, code.children(None))]
-    stage = code.loops[largest(code, code.children(outer))]
-    step = code.loops[largest(code, code.children(stage))]
-    total = code.count(code.own(outer))
-    add(total, code.count(code.own(stage)))
-    add(total, code.count(code.own(step)), 16)
-    return total
-
-
 def count_page(text: str, row: dict) -> dict[str, float] | None:
     """Of an average head of the layer; none where the code is so long that jumps have no labels."""
     code = code_of(text)
     if any(operation.startswith('s_setpc') for block in code.blocks.values() for operation in block):
         return None
-    if row['kernel'].startswith('attend_prefill'):
-        counts = count_prefill(code)
-    else:
-        counts = dict.fromkeys([name for name, _ in CLASSES], 0.0)
-        for head in row['heads']:
-            add(counts, count_head(code, row, head), 1 / len(row['heads']))
+    counts = dict.fromkeys([name for name, _ in CLASSES], 0.0)
+    for head in row['heads']:
+        add(counts, count_head(code, row, head), 1 / len(row['heads']))
     return {name: round(n) for name, n in counts.items() if name != 'wait'}
 
 
@@ -297,8 +288,7 @@ def predict(record: dict, device: str) -> list[dict]:
     for row in record['rows']:
         if row['variant'] != rates['variant']:
             continue
-        is_prefill = row['kernel'].startswith('attend_prefill')
-        lane_steps = row['page']['vector'] * (PREFILL_PAGE_LANES if is_prefill else LANES)
+        lane_steps = row['page']['vector'] * LANES
         times = {}
         for tokens in TOKENS:
             pages = tokens / PAGE_TOKENS

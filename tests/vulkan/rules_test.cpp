@@ -156,6 +156,38 @@ void plain_layers_have_constants(void **) {
     }
 }
 
+// Without matrices the vector kernel takes layers with pairs of shared stored channels, with the
+// threads of other layers where the device's shared memory allows.
+void pairs_need_no_matrices(void **) {
+    lk::vulkan::Traits traits = device_with_matrices();
+    traits.cooperative_matrix = false;
+    const Layer pairs(kHeads, {128, 0, 16, 6, 1, 32});
+    const Layer others(kHeads, {128, 0, 16, 0, 1, 32});
+    const Plan plan({pairs, others}, lk::Metadata::kF8);
+    for (const uint32_t shared_bytes : {16384u, 32768u})
+        for (const bool has_float16 : {false, true}) {
+            traits.max_shared_bytes = shared_bytes;
+            traits.float16 = has_float16;
+            DecodeRules rules(lk::default_allocator(), traits);
+            assert_true(rules.open(plan.layout()));
+            const auto arithmetic = has_float16 ? lk::vulkan::DecodeArithmetic::kFloat16
+                                                : lk::vulkan::DecodeArithmetic::kFloat32;
+            for (const uint32_t layer : {0u, 1u}) {
+                assert_true(rules.takes(layer, 4));
+                assert_true(rules.arithmetic(layer) == arithmetic);
+                assert_int_equal(rules.n_forms(layer), 1);
+                assert_int_equal(rules.has_shared(layer), layer == 0);
+            }
+            const uint32_t columns = rules.tile_columns(0, 1);
+            const uint32_t threads = rules.threads(0, columns);
+            assert_in_range(lk::vulkan::decode_shared_bytes(kHeadDim, columns, threads / LK_LANES,
+                                                            arithmetic, true, 0, true),
+                            1, shared_bytes);
+            if (shared_bytes > 16384)
+                assert_int_equal(threads, rules.threads(1, columns));
+        }
+}
+
 // Pages with codes on one side alone are not for the kernels of matrices, which look for both.
 void half_raw_layers_have_no_matrices(void **) {
     const lk::vulkan::Traits traits = device_with_matrices();
@@ -177,6 +209,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(auto_plans_need_few_pipelines),
         cmocka_unit_test(plain_layers_have_constants),
+        cmocka_unit_test(pairs_need_no_matrices),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

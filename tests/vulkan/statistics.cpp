@@ -20,7 +20,6 @@
 #include "backend/vulkan/cache_pipelines.h"
 #include "backend/vulkan/decode_rules.h"
 #include "base/status.h"
-#include "shaders/prefill/limits.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -65,6 +64,7 @@ Traits without(Traits traits, const Variant &variant) {
 struct HeadForm {
     uint32_t key_strips[17];  // of each width
     uint32_t key_groups;
+    uint32_t n_shared;  // pairs of the keys
     uint32_t value_bits;
 };
 std::vector<HeadForm> forms_of(const lk::CacheLayout &layout) {
@@ -77,6 +77,7 @@ std::vector<HeadForm> forms_of(const lk::CacheLayout &layout) {
         for (uint32_t plane = 0; plane < lk::kPlaneCount; ++plane)
             form.key_strips[lk::kPlaneBits[plane]] = key.strips[plane];
         form.key_groups = key.is_raw() ? 1 : lk::n_groups(key);
+        form.n_shared = key.n_shared;
         form.value_bits = lk::widest_width(value.strips);
         forms.push_back(form);
     }
@@ -113,7 +114,8 @@ void add_rows(CapturedDevice *device, const NamedPlan &plan, const Variant &vari
     if (!rules.open(layout.layout()) ||
         pipelines.open(layout.layout(), rules, traits, &device->pipelines()))
         stop(plan.name + ", " + variant.name + ": " + lk::last_sentence());
-    const lk::LayerView &layer = layout.layout().layers[0];
+    if (!rules.takes(0))
+        stop(plan.name + ": decode does not take its layer");
     Row row{plan.name,
             variant.name,
             0,
@@ -124,14 +126,6 @@ void add_rows(CapturedDevice *device, const NamedPlan &plan, const Variant &vari
             rules.value_steps(0),
             forms_of(layout.layout()),
             nullptr};
-    if (!rules.takes(0)) {
-        row.columns =
-            lk::vulkan::tile_columns(layer.head_dim, layer.n_query_heads / layer.n_kv_heads);
-        row.threads = LK_TILE_THREADS;
-        row.code = device->compiled(pipelines.tile(0, row.columns).attend);
-        rows->push_back(row);
-        return;
-    }
     row.columns = rules.tile_columns(0, 1);
     row.threads = rules.threads(0, row.columns);
     for (uint32_t i = 0; i < rules.n_forms(0); ++i) {
@@ -184,7 +178,8 @@ void print_heads(const Row &row) {
         std::printf("%s{\"key_strips\": {", between);
         for (const uint32_t bits : {16, 8, 4, 2, 1})
             std::printf("\"%u\": %u%s", bits, head.key_strips[bits], bits == 1 ? "" : ", ");
-        std::printf("}, \"key_groups\": %u, \"value_bits\": %u}", head.key_groups, head.value_bits);
+        std::printf("}, \"key_groups\": %u, \"n_shared\": %u, \"value_bits\": %u}", head.key_groups,
+                    head.n_shared, head.value_bits);
         between = ", ";
     }
     std::printf("]");

@@ -72,7 +72,8 @@ lk_status CachePipelines::open_form(const DecodeRules &rules, uint32_t layer, ui
                      {LK_SPEC_HEAD_DIM, view.head_dim},
                      {LK_SPEC_SUBGROUP, subgroup},
                      {LK_SPEC_COLUMNS, columns},
-                     {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
+                     {LK_SPEC_GROUPED, rules.is_grouped(layer)},
+                     {LK_SPEC_SHARED, rules.has_shared(layer)}},
                     required, out);
     const PageForm &of = rules.form(layer, form);
     return take(shader,

@@ -17,6 +17,7 @@ constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it
 constexpr uint32_t kFormWorkers = 2;      // likewise, where forms are pushed
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
+constexpr uint32_t kPairSharedBytes = 20480;  // likewise, where keys have shared stored channels
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
 constexpr uint32_t kFewFolds = 4;       // token groups of keys for which a pipeline is made
@@ -281,10 +282,12 @@ uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
     const Layer &of = layers_[layer];
-    const uint32_t shared_bytes =
-        of.key_folds ? std::min(kFormSharedBytes, traits_.max_shared_bytes) : kSharedBytes;
+    const uint32_t wanted = of.key_folds    ? kFormSharedBytes
+                            : of.has_shared ? kPairSharedBytes
+                                            : kSharedBytes;
+    const uint32_t shared_bytes = std::min(wanted, traits_.max_shared_bytes);
     return decode_threads(of.head_dim, tile_columns, arithmetic(layer), traits_.subgroup,
-                          of.key_folds, shared_bytes);
+                          of.key_folds, of.has_shared, shared_bytes);
 }
 
 }  // namespace vulkan

@@ -47,13 +47,12 @@ class DecodeRules final : public gpu::SplitRules {
     const uint16_t *format_forms() const override { return format_forms_.data(); }
 
     // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
-    bool takes(uint32_t layer) const {
-        const Layer &of = layers_[layer];
-        return of.is_native && (of.has_matrices || !of.has_shared);
-    }
+    bool takes(uint32_t layer) const { return layers_[layer].is_native; }
     bool takes(uint32_t layer, uint32_t max_new) const;
     // Has a page format of the layer FP8 numbers or several groups in a page?
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
+    // Have the layer's keys pairs of shared stored channels?
+    bool has_shared(uint32_t layer) const { return layers_[layer].has_shared; }
     // Of the layer's page formats: the most groups of tokens that keys have, and the most pairs of
     // strips of values when no pair is in two groups.
     uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
