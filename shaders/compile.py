@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a shader, validates it, and writes it as a C++ file that defines a ShaderCode.
+"""Compiles a shader, removes what it only writes, validates it, and writes it as a C++ file that defines a ShaderCode.
 
 Arguments: glslc, spirv-val or '', name, source, C++ file, dependency file, options of glslc."""
 import pathlib
@@ -8,6 +8,36 @@ import subprocess
 import sys
 
 WORDS_PER_LINE = 10
+HEADER_WORDS = 5
+FUNCTION = 7  # the storage class of local variables
+# By opcode: the word with the id of a variable that the instruction defines, writes or decorates.
+OP_VARIABLE, OP_STORE, OP_DECORATE = 59, 62, 71
+VARIABLE_WORD = {OP_VARIABLE: 2, OP_STORE: 1, OP_DECORATE: 1}
+
+
+def instructions(words):
+    at = HEADER_WORDS
+    while at < len(words):
+        length = words[at] >> 16
+        yield words[at] & 0xFFFF, words[at:at + length]
+        at += length
+
+
+def without_dead_locals(words):
+    """SPIR-V without local variables that are written and never read, and without the writes.
+
+    The optimizer of glslc keeps them in a module with physical storage buffers, where they are up to 40 % of a shader.
+    A word that equals a variable's id counts as a read of it, also where it is a literal."""
+    code = list(instructions(words))
+    local, read = set(), set()
+    for opcode, instruction in code:
+        if opcode == OP_VARIABLE and instruction[3] == FUNCTION:
+            local.add(instruction[2])
+        read.update(instruction[VARIABLE_WORD.get(opcode, 0) + 1:])
+    dead = local - read
+    kept = [instruction for opcode, instruction in code
+            if opcode not in VARIABLE_WORD or instruction[VARIABLE_WORD[opcode]] not in dead]
+    return [*words[:HEADER_WORDS], *(word for instruction in kept for word in instruction)]
 
 
 def definition(name, words):
@@ -33,11 +63,12 @@ def main():
                                source, '-o', binary], check=False)
     if compiled.returncode:
         return compiled.returncode
+    code = binary.read_bytes()
+    words = without_dead_locals(struct.unpack(f'<{len(code) // 4}I', code))
+    binary.write_bytes(struct.pack(f'<{len(words)}I', *words))
     if validator and subprocess.run([validator, '--target-env', 'vulkan1.2', binary],
                                     check=False).returncode:
         return 1
-    code = binary.read_bytes()
-    words = struct.unpack(f'<{len(code) // 4}I', code)
     pathlib.Path(target).write_text(definition(name, words), encoding='utf-8')
     return 0
 
