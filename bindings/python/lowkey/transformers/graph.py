@@ -71,9 +71,12 @@ class DecodeGraphs:
         self._graphs.clear()
         self._pool = None
 
-    def run(self, cache: LowkeyCache, forward: Forward, given: dict[str, Any]) -> Any:
-        """A forward pass over the cache; given: its arguments by name."""
-        inputs = self._inputs_of(cache, forward, given)
+    def run(self, cache: LowkeyCache, forward: Forward, given: dict[str, Any], takes_positions: bool) -> Any:
+        """A forward pass over the cache.
+
+        given            its arguments by name
+        takes_positions  whether position_ids may be among them"""
+        inputs = self._inputs_of(cache, given, takes_positions)
         if inputs is None:
             return forward(**given)
         key = _key_of(inputs)
@@ -103,7 +106,7 @@ class DecodeGraphs:
         self.refusal = reason
         warnings.warn(f'LowkeyCache decodes without a graph: {reason}', UserWarning, stacklevel=2)
 
-    def _inputs_of(self, cache: LowkeyCache, forward: Forward, given: dict[str, Any]) -> dict[str, Any] | None:
+    def _inputs_of(self, cache: LowkeyCache, given: dict[str, Any], takes_positions: bool) -> dict[str, Any] | None:
         """The inputs of a graph of this pass; None: it runs without one."""
         ids = next((x for x in map(given.get, ('input_ids', 'inputs_embeds')) if isinstance(x, torch.Tensor)), None)
         if self.refusal is not None or ids is None or ids.shape[1] != 1 or len(cache.sequences) != len(ids):
@@ -115,7 +118,7 @@ class DecodeGraphs:
         reason = None
         if ids.device.type != 'cuda':
             reason = f'the model is on {ids.device}, and graphs are of CUDA'
-        elif 'position_ids' not in inspect.signature(forward).parameters:
+        elif not takes_positions:
             reason = "the model's forward() takes no position_ids"
         for name, x in inputs.items():
             if not isinstance(x, (torch.Tensor, *_PLAIN)):
@@ -212,12 +215,13 @@ def _undo(key: int) -> None:
 
 def _through_graphs(forward: Forward) -> Forward:
     names = tuple(inspect.signature(forward).parameters)
+    takes_positions = 'position_ids' in names
 
     @functools.wraps(forward)
     def run(*positional: Any, **named: Any) -> Any:
         given = dict(zip(names, positional), **named)
         cache: Any = given.get('past_key_values')
         graphs: DecodeGraphs | None = getattr(cache, '_graphs', None)
-        return forward(**given) if graphs is None else graphs.run(cache, forward, given)
+        return forward(**given) if graphs is None else graphs.run(cache, forward, given, takes_positions)
 
     return run
