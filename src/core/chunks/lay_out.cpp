@@ -11,6 +11,7 @@
 #include "core/chunks/chunks.h"
 #include "core/chunks/order.h"
 #include "core/chunks/retain.h"
+#include "core/chunks/staged_blocks.h"
 #include "core/memory/reserve.h"
 #include "core/pages/dequantize.h"
 #include "core/pages/ladders.h"
@@ -70,7 +71,8 @@ class Rebuild {
           chunks_(cache->context->allocator),
           blocks_(cache->context->allocator),
           copies_(cache->context->allocator),
-          is_raw_(cache->context->allocator) {}
+          is_raw_(cache->context->allocator),
+          staged_(cache) {}
     ~Rebuild();
 
     lk_status plan(const ChunkOrder &layout, const Array<TokenRun> &tail);
@@ -91,8 +93,9 @@ class Rebuild {
     lk_status make_block(NewBlock *wanted);
     lk_status fill(const NewBlock &wanted);
     lk_status copy(const CacheBlock &from, const CacheBlock &to);
-    lk_status collect(const NewBlock &wanted);
-    lk_status collect_run(const NewBlock &wanted, const TokenRun &run, uint32_t first_target);
+    lk_status collect(const NewBlock &wanted, const CacheBlock *staged);
+    lk_status collect_run(const NewBlock &wanted, const CacheBlock *staged, const TokenRun &run,
+                          uint32_t first_target);
     lk_status move(const PageMemory &from, const PageMemory &to, const TokenRun &run,
                    uint32_t first_target);
     lk_status dequantize(uint64_t index);
@@ -109,10 +112,10 @@ class Rebuild {
     Array<uint32_t> chunks_;  // by run: the chunk times its blocks, and the block of it
     Array<NewBlock> blocks_;
     Array<ShrinkItem> copies_;
-    Array<uint8_t> is_raw_;              // by block of now: at 16 bits as a whole
-    bool packs_[kAt16Bits + 1] = {};     // by width: has a block of it packed pages?
-    CacheBlock *staged_ = nullptr;       // 16-bit blocks: where tokens wait to be packed,
-    CacheBlock *dequantized_ = nullptr;  // and where packed ones and originals are brought to
+    Array<uint8_t> is_raw_;           // by block of now: at 16 bits as a whole
+    bool packs_[kAt16Bits + 1] = {};  // by width: has a block of it packed pages?
+    StagedBlocks staged_;
+    CacheBlock *dequantized_ = nullptr;  // at 16 bits: of packed blocks and originals
     uint64_t dequantized_index_ = kNoBlock;
     uint64_t loaded_index_ = kNoBlock;  // an original's
 };
@@ -121,8 +124,6 @@ Rebuild::~Rebuild() {
     for (const NewBlock &block : blocks_)
         if (block.is_made)
             release_block(&cache_, block.block);
-    if (staged_)
-        release_block(&cache_, staged_);
     if (dequantized_)
         release_block(&cache_, dequantized_);
     cache_.slots.trim();
@@ -260,9 +261,9 @@ bool Rebuild::is_whole_block(const NewBlock &wanted) const {
     return source != kNoBlock && is_raw_[source];
 }
 
-// Also takes those of the two 16-bit blocks that are needed.
+// Also takes those of the 16-bit blocks that are needed.
 lk_status Rebuild::check_bytes() {
-    bool collects = false;
+    uint64_t n_collected = 0;  // blocks whose tokens wait to be packed
     bool dequantizes = false;
     uint64_t n_blocks = 0;
     cache_.block_slots.clear_needs();
@@ -273,20 +274,21 @@ lk_status Rebuild::check_bytes() {
         add_block_slots(&cache_, kind_of(wanted.width));
         if (wanted.copied_from != kNoBlock)
             continue;
-        collects = collects || (packs_[wanted.width] && !is_whole_block(wanted));
+        n_collected += packs_[wanted.width] && !is_whole_block(wanted);
         for (uint32_t i = 0; i < wanted.n_runs; ++i)
             dequantizes = dequantizes || !is_raw_[runs_[wanted.first_run + i].block] ||
                           runs_[wanted.first_run + i].is_original;
     }
-    for (const bool is_needed : {collects, dequantizes})
+    for (const bool is_needed : {n_collected != 0, dequantizes})
         if (is_needed) {
             ++n_blocks;
             add_block_slots(&cache_, BlockKind::kRecent);
         }
-    lk_status status = check_reserve(&cache_, n_blocks * block_bytes(cache_.plan.model),
-                                     "laying out chunks next to the old ones");
-    if (!status && collects)
-        status = create_block(&cache_, first_block_, BlockKind::kRecent, &staged_);
+    const uint64_t table_bytes = n_blocks * block_bytes(cache_.plan.model);
+    lk_status status =
+        check_reserve(&cache_, table_bytes, "laying out chunks next to the old ones");
+    if (!status && n_collected)
+        status = staged_.open(first_block_, n_collected, table_bytes);
     if (!status && dequantizes)
         status = create_block(&cache_, first_block_, BlockKind::kRecent, &dequantized_);
     return status;
@@ -304,16 +306,25 @@ lk_status Rebuild::make() {
         wanted->is_made = true;
         status = fill(*wanted);
     }
-    return status;
+    if (status)
+        staged_.drop();
+    return status ? status : staged_.flush();
 }
 
 lk_status Rebuild::fill(const NewBlock &wanted) {
     if (wanted.copied_from != kNoBlock)
         return copy(*sequence_.block(wanted.copied_from), *wanted.block);
-    if (packs_[wanted.width] && is_whole_block(wanted))
-        return pack(wanted, *sequence_.block(runs_[wanted.first_run].block));
-    const lk_status status = collect(wanted);
-    return status || !packs_[wanted.width] ? status : pack(wanted, *staged_);
+    if (packs_[wanted.width] && is_whole_block(wanted)) {
+        const CacheBlock &source = *sequence_.block(runs_[wanted.first_run].block);
+        LK_TRY(pack(wanted, source));
+        return copy_raw_pages(&cache_, source, *wanted.block, source.capacity_tokens);
+    }
+    if (!packs_[wanted.width])
+        return collect(wanted, nullptr);
+    CacheBlock *staged;
+    LK_TRY(staged_.take(&staged));
+    LK_TRY(collect(wanted, staged));
+    return pack(wanted, *staged);
 }
 
 // What its codes stand for, packed again, need not give the same codes.
@@ -340,19 +351,21 @@ lk_status Rebuild::copy(const CacheBlock &from, const CacheBlock &to) {
     return status ? status : copy_raw_pages(&cache_, from, to, from.capacity_tokens);
 }
 
-lk_status Rebuild::collect(const NewBlock &wanted) {
+// staged: of pages that are packed; null where there are none.
+lk_status Rebuild::collect(const NewBlock &wanted, const CacheBlock *staged) {
     lk_status status = LK_OK;
     uint32_t first_target = 0;
     for (uint32_t i = 0; !status && i < wanted.n_runs; ++i) {
         const TokenRun &run = runs_[wanted.first_run + i];
-        status = collect_run(wanted, run, first_target);
+        status = collect_run(wanted, staged, run, first_target);
         first_target += run.n_tokens;
     }
-    return status ? status : flush_moves(&cache_);
+    return status;
 }
 
 // Pages that stay at 16 bits go to the new block at once.
-lk_status Rebuild::collect_run(const NewBlock &wanted, const TokenRun &run, uint32_t first_target) {
+lk_status Rebuild::collect_run(const NewBlock &wanted, const CacheBlock *staged,
+                               const TokenRun &run, uint32_t first_target) {
     const CacheBlock &source = *sequence_.block(run.block);
     lk_status status = run.is_original      ? load(run.block)
                        : is_raw_[run.block] ? LK_OK
@@ -364,7 +377,7 @@ lk_status Rebuild::collect_run(const NewBlock &wanted, const TokenRun &run, uint
             if (run.is_original || !is_raw(&cache_, from.page_format))
                 from = page_of(dequantized_->entries[e], is_value);
             if (!is_raw(&cache_, to.page_format))
-                to = page_of(staged_->entries[e], is_value);
+                to = page_of(staged->entries[e], is_value);
             if (!status)
                 status = move(from, to, run, first_target);
         }
@@ -422,7 +435,7 @@ lk_status Rebuild::queue_pack(const PageMemory &from, const PageMemory &to) {
     cache_.work.packs.push({&cache_.formats[to.page_format], to.payload, to.metadata,
                             &cache_.formats[from.page_format], from.payload, 0});
     ++cache_.statistics.counts.pages_packed;
-    return cache_.work.packs.size() < kBatch ? LK_OK : flush_packs(&cache_);
+    return cache_.work.packs.size() < kBatch ? LK_OK : staged_.flush();
 }
 
 // A block of the sequence itself has the pages too that stay at 16 bits.
@@ -435,11 +448,7 @@ lk_status Rebuild::pack(const NewBlock &wanted, const CacheBlock &from) {
             if (!status && !is_raw(&cache_, target.page_format))
                 status = queue_pack(source, target);
         }
-    if (!status)
-        status = flush_packs(&cache_);
-    return status || &from == staged_
-               ? status
-               : copy_raw_pages(&cache_, from, *wanted.block, from.capacity_tokens);
+    return status;
 }
 
 // The present blocks that do not stay are released, with all after the new ones.

@@ -253,6 +253,12 @@ lk_status check_reserve(lk_cache *cache, uint64_t table_bytes, const char *purpo
         ull{shortfall.bytes + ledger.left_bytes()});
 }
 
+bool has_room(lk_cache *cache, uint64_t table_bytes) {
+    const uint64_t slab_bytes = cache->slots.slabs_for(cache->block_slots.needs.data());
+    return !shortfall_of(cache, table_bytes).bytes &&
+           !cache->slots.excess_bytes(table_bytes + slab_bytes);
+}
+
 uint64_t first_token_bytes(lk_cache *cache) {
     const Plan &plan = cache->plan.model;
     const Array<SlotCount> &counts = !plan.sink_tokens ? cache->block_slots.recent

@@ -31,6 +31,8 @@ void add_block_slots(lk_cache *cache, BlockKind kind);
 // For the slots in BlockSlots::needs and table_bytes more, which `purpose` takes: nothing is
 // reclaimed, slots are moved together at most. LK_E_BUDGET with nothing changed.
 lk_status check_reserve(lk_cache *cache, uint64_t table_bytes, const char *purpose);
+// The same as a question: whether they fit as slots and slabs lie.
+bool has_room(lk_cache *cache, uint64_t table_bytes);
 // What a cache's first sequence takes for its first token.
 uint64_t first_token_bytes(lk_cache *cache);
 
