@@ -290,6 +290,13 @@ def latency_rows(record: dict) -> str:
     return table(['model', 'batch', 'tokens', *(f'`{cache}`' for cache in caches)], rows)
 
 
+def planning_rows(record: dict) -> str:
+    """Plans of tests/bench/planning.py: seconds, and growth of the host's memory."""
+    rows = [[row['model'], row['device'], row['method'], f'{row["documents"]} x {row["document_tokens"]}', f'{row["seconds"]:.0f}',
+             f'{row["host_growth_bytes"] / 2**20:.0f}'] for row in record['rows']]
+    return table(['model', 'device', 'plan', 'tokens of texts', 'seconds', 'host memory, MiB more'], rows)
+
+
 def cost_rows(record: dict) -> str:
     """Plans of tests/lab/cost_study.py: exact match with its interval, and -log2 p, by what the statistics have."""
     rows, tasks = [], sorted(record['rows'][0]['plans'][0]['tasks'])
@@ -347,7 +354,7 @@ def isa_predicted(record: dict) -> str:
     return table(['plan', *devices], rows)
 
 
-VIEWS = {'costs': cost_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+VIEWS = {'costs': cost_rows, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}

@@ -48,6 +48,10 @@ MODELS = {
     'llama-3.1-8b': ('llama', COMMON | {
         'num_hidden_layers': 32, 'intermediate_size': 14336, 'vocab_size': 128256, 'max_position_embeddings': 131072,
         'rms_norm_eps': 1e-5, 'rope_parameters': LLAMA_ROPE}),
+    'llama-3.2-1b': ('llama', {
+        'hidden_size': 2048, 'num_attention_heads': 32, 'num_key_value_heads': 8, 'head_dim': 64, 'num_hidden_layers': 16,
+        'intermediate_size': 8192, 'vocab_size': 128256, 'max_position_embeddings': 131072, 'rms_norm_eps': 1e-5,
+        'tie_word_embeddings': True, 'rope_parameters': LLAMA_ROPE | {'factor': 32.0}}),
     'tiny-qwen3': ('qwen3', TINY),  # to try the script
     'tiny-llama': ('llama', TINY),
 }
