@@ -4,14 +4,17 @@
 plans from statistics of several kinds. JSON on the standard output.
 
 usage: cost_study.py --lowkey build/lowkey --lab build/tests/lab/lowkey-lab --library build/src/liblowkey.so.0 \\
-           --stats STATS --work DIR
+           --stats STATS --work DIR [--transformers PYTHON]
 
---stats are the suite's statistics: costs on running text, repeated words, values of words and assignments.
+--stats are the suite's statistics: costs on running text, repeated words, values of words and assignments. With
+--transformers, an interpreter that has torch, transformers and safetensors, the study also has `auto` from statistics
+that lowkey.transformers.plan() takes, and PM-KVQ from gradients.
 """
 
 import argparse
 import ctypes
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -72,8 +75,8 @@ class Study:
                          encoding='ascii')
         costs = cost_texts(self.options.library, self.text)
         both.write_bytes(self.text[:TEXT_TOKENS] + costs)
-        return {
-            'costs of four kinds of text': (self.options.stats, 'auto,chanmix,pm-kvq'),
+        found = {
+            'costs of four kinds of text': (self.options.stats, 'auto,chanmix,pm-kvq,pm-kvq-progressive'),
             'costs of running text alone': (self.calibrate(
                 'prose', '--token-ids', prose, '--tokens', TEXT_TOKENS, '--costs', '--costs-documents', N_DOCUMENTS,
                 '--costs-resume', self.work / 'prose.lkcosts'), 'auto'),
@@ -81,6 +84,22 @@ class Study:
             'no costs, keys and queries of the four kinds too': (self.calibrate(
                 'both', '--text', both, '--tokens', TEXT_TOKENS + len(costs)), 'auto,chanmix,pm-kvq'),
         }
+        if self.options.transformers:
+            auto, gradients = self.through_transformers()
+            found |= {'costs of four kinds of text, through transformers': (auto, 'auto'),
+                      'gradients, through transformers': (gradients, 'pm-kvq-gradients')}
+        return found
+
+    def through_transformers(self) -> tuple[pathlib.Path, pathlib.Path]:
+        """Statistics by the Python package, kept from an earlier run."""
+        auto, gradients = self.work / 'transformers-auto.safetensors', self.work / 'gradients.safetensors'
+        if not gradients.exists():
+            package = ROOT / 'bindings/python'
+            environment = {**os.environ, 'LOWKEY_LIBRARY': str(self.options.library),
+                           'PYTHONPATH': f'{package}:{package / "tests"}'}
+            subprocess.run([self.options.transformers, '-B', ROOT / 'tests/lab/transformers_statistics.py',
+                            TEXTS / 'suite-statistics.txt', auto, gradients], check=True, env=environment)
+        return auto, gradients
 
     def suite(self, number: int, statistics: pathlib.Path, families: str) -> list[dict]:
         """The suite's plans of these families, over all tasks and seeds."""
@@ -112,6 +131,7 @@ def main() -> int:
         parser.add_argument(name, type=pathlib.Path, required=True)
     parser.add_argument('--seeds', type=int, nargs='+', default=[67, 68])
     parser.add_argument('--device', default='cpu')
+    parser.add_argument('--transformers', metavar='PYTHON', help='also rows of the Python package')
     print(json.dumps(Study(parser.parse_args()).run(), indent=1))
     return 0
 

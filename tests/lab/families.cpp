@@ -43,9 +43,11 @@ struct Candidate {
     Serving serving = {};
 };
 using Candidates = std::vector<Candidate>;
+using Maker = std::function<Candidates(const Source &source, double limit)>;
 struct Family {
     std::string name;
-    Candidates candidates;
+    Maker make;
+    bool is_asked = false;  // left out of a list of all
 };
 
 lk_plan_size sized(const lk_plan *plan, const Serving &serving) {
@@ -134,19 +136,26 @@ Candidates make_cocktails(const Source &source, double limit) {
     return out;
 }
 
-// PM-KVQ's integer program is solved for more and more bytes; the last plan within the limit stays.
-Candidates make_pmkvqs(const Source &source, double limit, bool as_published) {
-    const Serving serving = {0, true};
+lk_pmkvq pmkvq_options(lk_sensitivity sensitivity) {
     lk_pmkvq options = llama::initialised(lk_pmkvq_init);
     options.n_widths = static_cast<std::uint32_t>(std::size(kLayerWidths));
     std::copy(std::begin(kLayerWidths), std::end(kLayerWidths), options.widths);
-    options.sensitivity = LK_SENSITIVITY_OUTPUT;
+    options.sensitivity = sensitivity;
     options.budget_tokens = kSizedTokens;
-    if (as_published) {
-        options.key_axis = LK_AXIS_TOKEN;
-        options.group = kPublishedGroup;
-        options.key_scales = 1;
-    }
+    return options;
+}
+
+lk_pmkvq published_pmkvq_options() {
+    lk_pmkvq options = pmkvq_options(LK_SENSITIVITY_OUTPUT);
+    options.key_axis = LK_AXIS_TOKEN;
+    options.group = kPublishedGroup;
+    options.key_scales = 1;
+    return options;
+}
+
+// PM-KVQ's integer program is solved for more and more bytes; the last plan within the limit stays.
+Candidates make_pmkvqs(const Source &source, double limit, lk_pmkvq options,
+                       const Serving &serving) {
     Candidates out;
     std::uint64_t below = 0,
                   above = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
@@ -162,6 +171,14 @@ Candidates make_pmkvqs(const Source &source, double limit, bool as_published) {
             out.push_back({0, std::move(plan), serving});
         (fits ? below : above) = options.budget_bytes;
     }
+    return out;
+}
+
+Candidates make_autos(const Source &source, double limit) {
+    PlanLimit own;
+    own.bits_per_value = limit;
+    Candidates out;
+    out.push_back({0, make_auto(source.statistics, own)});
     return out;
 }
 
@@ -189,34 +206,69 @@ std::string plan_name(const std::string &family, double limit) {
     return family + "@" + text;
 }
 
+// A maker of one list of plans for all limits.
+Maker any_limit(Candidates (*make)(const Source &)) {
+    return [make](const Source &source, double) { return make(source); };
+}
+
+const std::vector<Family> &all_families() {
+    static const Serving descending = {0, true, 0}, progressive = {0, true, kSizedTokens};
+    static const std::vector<Family> families = {
+        {"kivi", any_limit([](const Source &source) { return make_kivi(source, 0); })},
+        {"kivi+sink",
+         any_limit([](const Source &source) { return make_kivi(source, kSinkTokens); })},
+        {"kitty", any_limit(make_kitty)},
+        {"chanmix", any_limit([](const Source &source) {
+             return make_chanmixes(source, {32, 64, 128});
+         })},
+        {"chanmix G128",
+         any_limit([](const Source &source) { return make_chanmixes(source, {128}); })},
+        {"cocktail", make_cocktails},
+        {"pm-kvq",
+         [](const Source &source, double limit) {
+             return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_OUTPUT), descending);
+         }},
+        {"pm-kvq-paper",
+         [](const Source &source, double limit) {
+             return make_pmkvqs(source, limit, published_pmkvq_options(), descending);
+         }},
+        {"auto", make_autos},
+        {"pm-kvq-progressive",
+         [](const Source &source, double limit) {
+             return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_OUTPUT), progressive);
+         },
+         true},
+        {"pm-kvq-gradients",
+         [](const Source &source, double limit) {
+             return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_GRADIENT), descending);
+         },
+         true},
+    };
+    return families;
+}
+
+bool is_wanted(const Family &family, const std::vector<std::string> &names) {
+    return names.empty() ? !family.is_asked
+                         : std::find(names.begin(), names.end(), family.name) != names.end();
+}
+
 }  // namespace
 
 std::vector<SuitePlan> family_plans(const lk_calibrator *statistics,
-                                    const std::vector<double> &limits) {
+                                    const std::vector<double> &limits,
+                                    const std::vector<std::string> &families) {
     const Source source = {statistics, geometry_of(statistics)};
-    std::vector<Family> families;
-    families.push_back({"kivi", make_kivi(source, 0)});
-    families.push_back({"kivi+sink", make_kivi(source, kSinkTokens)});
-    families.push_back({"kitty", make_kitty(source)});
-    families.push_back({"chanmix", make_chanmixes(source, {32, 64, 128})});
-    families.push_back({"chanmix G128", make_chanmixes(source, {128})});
     std::vector<SuitePlan> plans;
-    for (const double limit : limits) {
-        const auto add = [&](const std::string &family, const Candidates &candidates) {
+    for (const double limit : limits)
+        for (const Family &family : all_families()) {
+            if (!is_wanted(family, families))
+                continue;
+            const Candidates candidates = family.make(source, limit);
             const Candidate *one = largest(candidates, limit);
             if (one != nullptr)
-                plans.push_back({plan_name(family, limit), family, limit,
+                plans.push_back({plan_name(family.name, limit), family.name, limit,
                                  llama::copy_plan(one->plan.get()), one->serving});
-        };
-        for (const Family &family : families)
-            add(family.name, family.candidates);
-        add("cocktail", make_cocktails(source, limit));
-        add("pm-kvq", make_pmkvqs(source, limit, false));
-        add("pm-kvq-paper", make_pmkvqs(source, limit, true));
-        PlanLimit own;
-        own.bits_per_value = limit;
-        plans.push_back({plan_name("auto", limit), "auto", limit, make_auto(statistics, own), {}});
-    }
+        }
     return plans;
 }
 

@@ -12,10 +12,13 @@ namespace cli {
 
 // Of each family and limit the plan with the most bits per value, at most the limit; families
 // without one are left out. Names are "family@limit". Cocktail's plans fill the limit with classes
-// for each question, PM-KVQ's go down their ladders after each context. The statistics have keys,
-// queries, a probe, sensitivities by outputs and searches of key scales.
+// for each question, PM-KVQ's go down their ladders after each context; those of pm-kvq-progressive
+// go down as far as bytes for twice the tokens of the longest tasks require. No names of families:
+// all but pm-kvq-progressive and pm-kvq-gradients. The statistics have keys, queries, a probe,
+// sensitivities by outputs and searches of key scales, for pm-kvq-gradients those by gradients.
 std::vector<SuitePlan> family_plans(const lk_calibrator *statistics,
-                                    const std::vector<double> &limits);
+                                    const std::vector<double> &limits,
+                                    const std::vector<std::string> &families);
 
 }  // namespace cli
 

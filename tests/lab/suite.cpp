@@ -98,7 +98,8 @@ std::string digest_of(const SuitePlan &plan) {
     const Serving &serving = plan.serving;
     return digest(plan_json(plan.plan.get()) +
                   (serving.chunk_bits != 0 ? format_fixed(serving.chunk_bits, 6) : "") +
-                  (serving.descends ? "descends" : ""));
+                  (serving.descends ? "descends" : "") +
+                  (serving.reserve_tokens != 0 ? std::to_string(serving.reserve_tokens) : ""));
 }
 
 SuitePlanInfo describe(const SuitePlan &plan, std::uint64_t n_tokens) {

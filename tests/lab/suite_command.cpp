@@ -52,10 +52,6 @@ llama::CalibratorHandle suite_statistics(const SuiteOptions &options, llama::Mod
     return sample_model(model, sampling);
 }
 
-bool contains(const std::vector<std::string> &names, const std::string &name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 // Named plans are families of their own; the others are made at each limit.
 std::vector<SuitePlan> suite_plans(const SuiteOptions &options, llama::Model &model) {
     const llama::Config &c = model.config();
@@ -69,9 +65,8 @@ std::vector<SuitePlan> suite_plans(const SuiteOptions &options, llama::Model &mo
     }
     if (!options.limits.empty()) {
         const llama::CalibratorHandle statistics = suite_statistics(options, model);
-        for (SuitePlan &plan : family_plans(statistics.get(), options.limits))
-            if (options.families.empty() || contains(options.families, plan.family))
-                plans.push_back(std::move(plan));
+        for (SuitePlan &plan : family_plans(statistics.get(), options.limits, options.families))
+            plans.push_back(std::move(plan));
     }
     for (const std::string &family : options.families)
         if (std::none_of(plans.begin(), plans.end(),

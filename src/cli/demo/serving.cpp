@@ -74,6 +74,28 @@ Quota quota_within(const lk_plan *plan, double bits_per_value, std::uint64_t n_t
     return quota;
 }
 
+bool has_rung(const Ladder &ladder, std::uint32_t bits) {
+    return std::find(ladder.rungs, ladder.rungs + ladder.n_rungs, bits) !=
+           ladder.rungs + ladder.n_rungs;
+}
+
+// Layer by layer, the widest ones first, as a cache does by itself at a full budget.
+void descend_within(lk_cache *cache, const Serving &serving) {
+    const lk_plan *plan = lk_cache_plan(cache);
+    const std::uint64_t most =
+        served_size(plan, {0, true, 0}, serving.reserve_tokens).payload_bytes;
+    const std::uint32_t n_layers = plan_shape(plan).n_layers;
+    for (const std::uint32_t bits : {8u, 4u, 2u})
+        for (std::uint32_t l = 0; l < n_layers; ++l) {
+            lk_cache_stats stats = llama::initialised(lk_cache_stats_init);
+            llama::check(lk_cache_get_stats(cache, &stats));
+            if (stats.payload_bytes <= most)
+                return;
+            if (has_rung(ladder_of(plan, l), bits))
+                llama::check(lk_cache_shrink(cache, l, bits));
+        }
+}
+
 // The attention that the question pays each chunk; the sequence is a branch meanwhile.
 std::vector<float> attention_of(llama::Session &session, const Quota &quota,
                                 const llama::Tokens &question) {
@@ -119,9 +141,14 @@ void hold_context(llama::Session &session, const Serving &serving) {
 }
 
 void descend(llama::Session &session, const Serving &serving) {
+    if (!serving.descends)
+        return;
+    if (serving.reserve_tokens != 0) {
+        descend_within(session.cache(), serving);
+        return;
+    }
     for (const std::uint32_t bits : {8u, 4u, 2u})
-        if (serving.descends)
-            llama::check(lk_cache_shrink(session.cache(), LK_ALL, bits));
+        llama::check(lk_cache_shrink(session.cache(), LK_ALL, bits));
 }
 
 void classify_chunks(llama::Session &session, const Serving &serving,

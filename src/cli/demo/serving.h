@@ -14,10 +14,13 @@ struct Serving {
     // Chunks get classes for each question, by quota within so many bits per value; 0 = none.
     // The last 128 tokens and what does not fill a page before them stay at 16 bits.
     double chunk_bits = 0;
-    bool descends = false;  // ladders go down after a context, rung by rung to their last one
+    bool descends = false;  // ladders go down after a context, rung by rung to their last one,
+    // or until the pages fit in what so many tokens take at the last rungs; 0 = to the last one.
+    std::uint64_t reserve_tokens = 0;
 };
 
-// Exact bytes of a context. Throws llama::Error where the lowest classes are above chunk_bits.
+// Exact bytes of a context, of ladders at their last rungs where they descend. Throws llama::Error
+// where the lowest classes are above chunk_bits.
 lk_plan_size served_size(const lk_plan *plan, const Serving &serving, std::uint64_t n_tokens);
 
 // Of the pages with a class, when all chunks are of the lowest one.
