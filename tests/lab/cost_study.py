@@ -12,6 +12,7 @@ that lowkey.transformers.plan() takes, and PM-KVQ from gradients.
 """
 
 import argparse
+import concurrent.futures
 import ctypes
 import json
 import os
@@ -61,8 +62,8 @@ class Study:
         path = self.work / f'{name}.safetensors'
         if not path.exists():
             part = path.with_suffix('.part')
-            subprocess.run([self.options.lowkey, 'calibrate', '--model', MODEL, '--scales', *arguments, '-o', part],
-                           check=True, stdout=sys.stderr)
+            subprocess.run([self.options.lowkey, 'calibrate', '--model', MODEL, '--scales', *map(str, arguments), '-o',
+                            part], check=True, stdout=sys.stderr)
             part.replace(path)
         return path
 
@@ -101,20 +102,23 @@ class Study:
                             TEXTS / 'suite-statistics.txt', auto, gradients], check=True, env=environment)
         return auto, gradients
 
+    def part(self, record: pathlib.Path, statistics: pathlib.Path, families: str, tasks: str, seed: int,
+             n_questions: int) -> None:
+        """One seed of some tasks, kept in a record."""
+        subprocess.run([self.options.lab, 'suite', '--limits', LIMITS, '--families', families, '--stats', statistics,
+                        '--text', TEXTS / 'suite.txt', '--record', record, '--per-document', '4', '--tasks', tasks,
+                        '--contexts', str(CONTEXT_TOKENS), '--seeds', str(seed), '--questions', str(n_questions),
+                        '--device', self.options.device, '--threads', str(self.options.threads)], check=True,
+                       stdout=subprocess.DEVNULL)
+
     def suite(self, number: int, statistics: pathlib.Path, families: str) -> list[dict]:
-        """The suite's plans of these families, over all tasks and seeds."""
-        records = []
-        for tasks, n_questions in TASKS:
-            for seed in self.options.seeds:
-                record = self.work / f'{number}-{tasks.replace(",", "-")}-{seed}.json'
-                subprocess.run([self.options.lab, 'suite', '--limits', LIMITS, '--families', families, '--stats',
-                                statistics, '--text', TEXTS / 'suite.txt', '--record', record, '--per-document', '4',
-                                '--tasks', tasks, '--contexts', str(CONTEXT_TOKENS), '--seeds', str(seed),
-                                '--questions', str(n_questions), '--device', self.options.device], check=True,
-                               stdout=subprocess.DEVNULL)
-                records.append(str(record))
-        out = subprocess.run([self.options.lab, 'tables', '--record', ','.join(records), '--json'], check=True,
-                             stdout=subprocess.PIPE).stdout
+        """The suite's plans of these families, over all tasks and seeds, as many parts at once as --jobs."""
+        parts = [(self.work / f'{number}-{tasks.replace(",", "-")}-{seed}.json', statistics, families, tasks, seed, n)
+                 for tasks, n in TASKS for seed in self.options.seeds]
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            list(pool.map(lambda part: self.part(*part), parts))
+        out = subprocess.run([self.options.lab, 'tables', '--record', ','.join(str(part[0]) for part in parts),
+                              '--json'], check=True, stdout=subprocess.PIPE).stdout
         found = json.loads(out)
         self.origin = {key: found[key] for key in ('origin', 'build', 'device')}
         return found['plans']
@@ -131,6 +135,8 @@ def main() -> int:
         parser.add_argument(name, type=pathlib.Path, required=True)
     parser.add_argument('--seeds', type=int, nargs='+', default=[67, 68])
     parser.add_argument('--device', default='cpu')
+    parser.add_argument('--jobs', type=int, default=1, help='parts of the suite at once')
+    parser.add_argument('--threads', type=int, default=0, help='of each part; default: all CPUs')
     parser.add_argument('--transformers', metavar='PYTHON', help='also rows of the Python package')
     print(json.dumps(Study(parser.parse_args()).run(), indent=1))
     return 0
