@@ -119,8 +119,9 @@ def decode(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
         best_graph = min(peer['graph_us'] for peer in peers.values())
         rows = [[backend, '16', microseconds(peer), *[''] * 5] for backend, peer in peers.items()]
         results[name] = dict(peers)
-        for plan in PLANS + BY_CHANNEL:
-            shape = (n_query_heads, n_kv_heads, HEAD_DIM)
+        shape = (n_query_heads, n_kv_heads, HEAD_DIM)
+        recorded = tuple(binding.RECORDED) if shape == binding.RECORDED_SHAPE else ()
+        for plan in PLANS + BY_CHANNEL + recorded:
             with lowkey.cache(plan, shape, n_sequences, n_tokens) as cache:
                 lowkey.fill(cache, k, v, n_tokens - 1)
                 result = lowkey.time_decode(cache, q, k[:, :, -1:], v[:, :, -1:], out)
