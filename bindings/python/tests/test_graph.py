@@ -16,7 +16,7 @@ from lowkey.transformers import LowkeyCache, sink_logits_of
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU that torch runs on')
 GREEDY = dict(do_sample=False, max_new_tokens=24)
-NAMES = ['llama', 'llama-mha-64', 'qwen3', 'qwen2', 'mistral', 'gemma3', 'gemma2']
+NAMES = ['llama', 'llama-mha-64', 'qwen3', 'qwen2', 'mistral', 'gemma3', 'gemma2', 'gemma3n']
 
 
 def graph_cache(model, plan='kivi4', **options):
