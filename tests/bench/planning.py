@@ -22,7 +22,7 @@ import transformers
 
 import lowkey
 from lowkey.transformers import plan
-from systems import MODELS, say
+from systems import MODELS, random_model, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'docs'))
@@ -51,13 +51,8 @@ class Model:
     """A model of a published geometry, on a device."""
 
     def __init__(self, name: str, device: str, dtype: torch.dtype):
-        kind, options = MODELS[name]
-        config = transformers.AutoConfig.for_model(kind, **options, bos_token_id=None, eos_token_id=None)
-        torch.manual_seed(1)
-        self.name, self.vocabulary = name, config.vocab_size
-        with torch.device(device):
-            self.model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation='sdpa')
-        self.model.eval()
+        self.name, self.model = name, random_model(name, device, dtype)
+        self.vocabulary = self.model.config.vocab_size
 
     def tokenize(self, text: str) -> dict[str, list[int]]:
         """A token for each word, for the sentences of the package."""

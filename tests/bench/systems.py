@@ -134,17 +134,22 @@ class Machine:
         return begin.elapsed_time(end)
 
 
+def random_model(name: str, device: str, dtype: torch.dtype) -> transformers.PreTrainedModel:
+    """A model of MODELS."""
+    kind, options = MODELS[name]
+    config = transformers.AutoConfig.for_model(kind, **options, bos_token_id=None, eos_token_id=None)
+    torch.manual_seed(1)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation='sdpa')
+    return model.eval()
+
+
 class Host:
     """A model under transformers on a machine, and its passes."""
 
     def __init__(self, name: str, machine: Machine):
-        kind, options = MODELS[name]
         self.machine, self.name = machine, name
-        config = transformers.AutoConfig.for_model(kind, **options, bos_token_id=None, eos_token_id=None)
-        torch.manual_seed(1)
-        with torch.device(machine.device):
-            self.model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPE, attn_implementation='sdpa')
-        self.model.eval()
+        self.model = random_model(name, machine.device, DTYPE)
         self.config = self.model.config
         self.weights_bytes = sum(x.nbytes for x in (*self.model.parameters(), *self.model.buffers()))
         self.without_cache: dict[int, dict] = {}
