@@ -5,6 +5,7 @@ memory on the host grows. Texts are random token ids: neither weights nor texts 
 
 A job is METHOD or METHOD:DOCUMENTS, whose texts are so many documents of --document-tokens. Methods:
 
+    auto       an `auto` plan; the largest of its costs are measured, as many as take cost_seconds, and the others estimated
     estimated  an `auto` plan whose costs are estimated
     measured   an `auto` plan whose costs are measured
     gradients  a PM-KVQ plan from gradients
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT / 'docs'))
 import results
 
 METHODS = {
+    'auto': {'method': 'auto', 'bits': 2.25},
     'estimated': {'method': 'auto', 'bits': 2.25, 'costs': 'estimated'},
     'measured': {'method': 'auto', 'bits': 2.25, 'costs': 'measured'},
     'gradients': {'method': 'pm-kvq', 'tokens': 131072, 'budget': '4GiB'},

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument('--costs', choices=MODES, default='auto', help='how auto learns what 2 bits cost each head; auto: '
                      'measured where that takes at most --cost-seconds, else the largest are measured and the others '
                      'estimated')
-    one.add_argument('--cost-seconds', type=float, default=600, help='default: %(default)s')
+    one.add_argument('--cost-seconds', type=float, default=300, help='default: %(default)s')
     one.add_argument('--cost-tokens', type=int, default=2048, help='of a text that are packed; default: %(default)s')
     one.add_argument('--cost-documents', type=int, default=2, help='of each kind of text; default: %(default)s')
     one.add_argument('--statistics', metavar='FILE', help='write the statistics too, for lowkey plan')

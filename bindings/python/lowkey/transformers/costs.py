@@ -45,7 +45,7 @@ class CostRequest:
     prefix: list[int]
     context_tokens: int = 2048
     mode: str = 'auto'
-    seconds: float = 600.0
+    seconds: float = 300.0
     samples: int = 4
     seed: int = 1
     resume: str | os.PathLike[str] | None = None

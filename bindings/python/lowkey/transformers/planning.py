@@ -32,7 +32,7 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
          texts: Text | Iterable[Text] | None = None, text_tokens: int = _TEXT_TOKENS,
          document_tokens: int = _DOCUMENT_TOKENS, paper: bool = False, gradients: bool | None = None,
          costs: str = 'auto', cost_texts: Text | Iterable[Text] | None = None, cost_tokens: int = 2048,
-         cost_documents: int = 2, cost_seconds: float = 600.0, cost_samples: int = 4, seed: int = 1,
+         cost_documents: int = 2, cost_seconds: float = 300.0, cost_samples: int = 4, seed: int = 1,
          resume: str | os.PathLike[str] | None = None, statistics: str | os.PathLike[str] | None = None,
          out: str | os.PathLike[str] | None = None, progress: bool = True) -> Plan:
     """A plan for a model, made from the model itself, on its own device.
