@@ -9,6 +9,7 @@
 #include "cli/common/report.h"
 #include "cli/plan/auto_plan.h"
 #include "cli/plan/chanmix.h"
+#include "cli/plan/plan_facts.h"
 #include "cli/plan/pmkvq.h"
 
 namespace cli {
@@ -116,9 +117,20 @@ Candidates make_chanmixes(const Source &source, const std::vector<std::uint32_t>
     return out;
 }
 
+// A layer with a window needs tokens in their order, so that a chunk is a page.
+void keep_order(lk_plan *plan) {
+    lk_chunk_rule rule = chunk_rule_of(plan);
+    llama::check(lk_plan_get_pages(plan, &rule.chunk_tokens, nullptr, nullptr));
+    rule.reorder = 0;
+    llama::check(lk_plan_set_chunks(plan, &rule));
+}
+
 // Chunks of 32 tokens at 2, 4 and 16 bits; keys in groups of 32 where their lowest class fits.
 Candidates make_cocktails(const Source &source, double limit) {
     const lk_geometry geometry = source.geometry();
+    const bool has_window =
+        std::any_of(source.layers.begin(), source.layers.end(),
+                    [](const lk_layer &layer) { return layer.window_tokens != 0; });
     Candidates out;
     for (std::uint32_t rank = 0; rank < std::size(kGroups); ++rank) {
         lk_plan *made = nullptr;
@@ -128,6 +140,8 @@ Candidates make_cocktails(const Source &source, double limit) {
         key.bits = 16;
         key.group = kGroups[rank];
         llama::check(lk_plan_set_key(made, LK_ALL, LK_ALL, &key));
+        if (has_window)
+            keep_order(made);
         if (least_chunk_bits(made, kSizedTokens) <= limit)
             out.push_back({rank, std::move(plan), {limit, false}});
     }
