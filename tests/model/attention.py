@@ -1,6 +1,6 @@
 """Attention of a training step: rows of one length, as [tokens, heads, head_dim].
 
-Without windows, sinks and soft-cap PyTorch's fused kernel serves. Otherwise FlexAttention sees all rows as one sequence, so that one
+Without windows, sinks and soft-cap PyTorch's fused kernel serves. Otherwise FlexAttention gets all rows as one sequence, so that one
 compiled kernel serves every length; its block mask is written down from the blocks' distances.
 """
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Shape:
     theta: float = 1e5
     window_theta: float = 0.0  # of layers with a window, 0 = theta
     window: int = 0
-    full_every: int = 1  # the last of so many layers sees all tokens
+    full_every: int = 1  # the last of so many layers has no window
     softcap: float = 0.0
 
     @property
