@@ -162,10 +162,9 @@ Candidates make_pmkvqs(const Source &source, double limit, bool as_published) {
         options.key_scales = 1;
     }
     Candidates out;
-    std::uint64_t below = 0,
-                  above = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
-    while (above - below > kBudgetStep) {
-        options.budget_bytes = below + (above - below) / 2;
+    // False when the plan within the budget has more bits than the limit.
+    const auto add_within = [&](std::uint64_t budget_bytes) {
+        options.budget_bytes = budget_bytes;
         lk_plan *made = nullptr;
         const lk_status status = lk_calibrator_pmkvq(source.statistics, &options, &made);
         if (status != LK_E_BUDGET)
@@ -174,8 +173,18 @@ Candidates make_pmkvqs(const Source &source, double limit, bool as_published) {
         const bool fits = made == nullptr || sized(made, serving).bits_per_value <= limit;
         if (fits && made != nullptr)
             out.push_back({0, std::move(plan), serving});
-        (fits ? below : above) = options.budget_bytes;
+        return fits;
+    };
+    const std::uint64_t whole = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
+    std::uint64_t below = 0, above = whole;
+    while (above - below > kBudgetStep) {
+        const std::uint64_t budget_bytes = below + (above - below) / 2;
+        (add_within(budget_bytes) ? below : above) = budget_bytes;
     }
+    // In models with windows a step alone may need a budget that leaves space for wider pages.
+    options.n_widths = 1;
+    options.widths[0] = kLayerWidths[std::size(kLayerWidths) - 1];
+    add_within(whole);
     return out;
 }
 
