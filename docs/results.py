@@ -3,7 +3,8 @@
 """Draws the tables of measured answers from what was recorded: python3 docs/results.py [--check].
 
 docs/results/NAME.json is what `lowkey-lab` (a study), `lowkey demo`, `plan` or `bench` printed with --json. In README.md, docs/
-and docs/lab/ the lines between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it. --check changes nothing and fails when
+and docs/lab/ the lines between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it; NAME `models` is all suites of proving models.
+--check changes nothing and fails when
 a page differs."""
 import json
 import pathlib
@@ -120,6 +121,52 @@ def suite_short(record: dict) -> str:
         sums = [at.get((family, limit), at.get((family, 0))) for limit in limits]
         rows.append([family, *(f'{s["exact_match_percent"]:.1f} %, {s["bits_per_byte"]:.4f}' if s else '' for s in sums)])
     return table(['plan', *(f'at most {limit:g} bits' for limit in limits)], rows)
+
+
+LEAST_FP16 = 90  # percent of a task's questions that each model answers from an FP16 cache
+
+
+def models_tasks(records: list[dict]) -> list[str]:
+    """Tasks that all models have and answer at FP16."""
+    exact = [next(plan for plan in record['plans'] if plan['family'] == 'fp16')['tasks'] for record in records]
+    return [task for task in exact[0] if all(task in one and one[task]['exact_match_percent'] >= LEAST_FP16 for one in exact)]
+
+
+def models_short(records: dict[str, dict]) -> str:
+    """The FP16 cache and families by limits over proving models: exact match of the tasks that all models answer, mean over
+    models, and the lowest and the highest of a model. Nothing is drawn of a single model."""
+    if len(records) < 2:
+        return ''
+    tasks = models_tasks(list(records.values()))
+    at = {name: {(plan['family'], plan['limit_bits']): sum(plan['tasks'][task]['exact_match_percent'] for task in tasks) / len(tasks)
+                 for plan in record['plans']} for name, record in records.items()}
+    first = next(iter(records.values()))
+    limits = sorted({plan['limit_bits'] for plan in first['plans']} - {0})
+    families = dict.fromkeys(plan['family'] for plan in first['plans'])
+
+    def cell(family: str, limit: float) -> str:
+        own = [one.get((family, limit), one.get((family, 0))) for one in at.values()]
+        if None in own:
+            return ''
+        return f'{sum(own) / len(own):.1f} ({min(own):.0f}..{max(own):.0f})'
+
+    rows = [[family, *(cell(family, limit) for limit in limits)] for family in families]
+    return (f'The mean over {len(records)} proving models ({", ".join(records)}; [what they are](../tests/model/README.md)), and the '
+            f'lowest and the highest of a model, over the tasks that all of them answer from an FP16 cache ({", ".join(tasks)}):\n\n' +
+            table(['plan', *(f'at most {limit:g} bits' for limit in limits)], rows))
+
+
+def models_each(records: dict[str, dict]) -> str:
+    """Each model but the shipped one: exact match of the tasks that it answers at FP16, and -log2 p over all questions."""
+    out = ''
+    for name, record in list(records.items())[1:]:
+        tasks = models_tasks([record])
+        rows = []
+        for plan in by_limit(record):
+            rows.append([limit_of(plan), plan['family'], f'{plan["bits_per_value"]:.3f}',
+                         *(match(plan['tasks'][task]) for task in tasks), f'{plan["questions"]["bits_per_byte"]:.4f}'])
+        out += f'\n`{name}`, {record["device"]}:\n\n' + table(['at most', 'plan', 'bits/value', *tasks, '-log2 p'], rows)
+    return out
 
 
 def task_headers(record: dict) -> list[str]:
@@ -360,10 +407,27 @@ VIEWS = {'costs': cost_rows, 'planning': planning_rows, 'latency': latency_rows,
          'demo': demo_rows, 'stress': stress_rows}
 
 
+# Of the suites of all proving models that were recorded, by the model's name.
+MODEL_VIEWS = {'short': models_short, 'each': models_each}
+
+
+def read(name: str) -> dict:
+    return json.loads((ROOT / 'docs/results' / f'{name}.json').read_text(encoding='utf-8'))
+
+
+def read_models() -> dict[str, dict]:
+    records = {}
+    for name in json.loads((ROOT / 'tests/model/models.json').read_text(encoding='utf-8')):
+        record = 'suite' if name == 'prover' else f'suite-{name}'
+        if (ROOT / f'docs/results/{record}.json').exists():
+            records[name] = read(record)
+    return records
+
+
 def redraw(text: str) -> str:
     def one(found: re.Match) -> str:
-        record = json.loads((ROOT / 'docs/results' / f'{found[2]}.json').read_text(encoding='utf-8'))
-        return found[1] + VIEWS[found[3]](record) + found[4]
+        drawn = MODEL_VIEWS[found[3]](read_models()) if found[2] == 'models' else VIEWS[found[3]](read(found[2]))
+        return found[1] + drawn + found[4]
     return DRAWN.sub(one, text)
 
 

@@ -61,8 +61,7 @@ struct Host {
     explicit Host(const Options &given)
         : options(given),
           model(options.at("--model"), 0),
-          shape(model.config().n_layers, model.config().n_query_heads, model.config().n_kv_heads,
-                model.config().head_dim),
+          shape(model.geometry()),
           text(read_file(options.at("--text"))) {}
     std::unique_ptr<llama::Session> open(const lk_plan *plan, std::size_t n) {
         return std::make_unique<llama::Session>(context.get(), space, model, plan, n,

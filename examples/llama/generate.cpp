@@ -35,8 +35,7 @@ std::map<std::string, std::string> read_options(int argc, char **argv) {
 
 int generate(const std::map<std::string, std::string> &options) {
     llama::Model model(options.at("--model"), 0);
-    const llama::Config &c = model.config();
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry geometry = model.geometry();
     const llama::ContextHandle context = llama::open_context(LK_BACKEND_CPU, 0, 0, 0);
     const llama::PlanHandle plan = llama::make_preset(options.at("--plan"), geometry);
 

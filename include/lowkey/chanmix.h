@@ -29,7 +29,8 @@ typedef struct lk_chanmix {
                              * lk_plan_set_key_centers(); 0: as they are */
     lk_metadata metadata;   /* LK_METADATA_F8 from init */
     uint32_t group;         /* codes of a group, along the tokens of keys and the channels of
-                             * values: 16, 32, 64 or 128; 32 from init */
+                             * values, where a head's channels are the most: 16, 32, 64 or 128;
+                             * 32 from init */
     uint32_t sink_tokens;   /* first tokens at 16 bits; 32 from init */
     uint32_t recent_tokens; /* last tokens at 16 bits, at least; 128 from init */
     /* The share of all KV heads, 0 to 1 and rounded to the nearest head, that become retrieval

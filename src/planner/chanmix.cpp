@@ -120,18 +120,22 @@ lk_status Builder::set_ordinary() {
     key.group = options_.group;
     key.one_bit = options_.one_bit;
     value.bits = kOrdinaryBits;
-    value.group = options_.group;
     value.one_bit = LK_ONE_BIT_DEVIATION;
     LK_TRY(set_key(plan_, LK_ALL, LK_ALL, key));
-    LK_TRY(set_value(plan_, LK_ALL, LK_ALL, value));
     LK_TRY(set_metadata(plan_, LK_ALL, options_.metadata));
-    for (uint32_t l = 0; l < plan_->layers.size(); ++l)
-        for (uint32_t h = 0; h < own_kv_heads(plan_->layers[l].geometry); ++h) {
+    for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
+        const uint32_t n_heads = own_kv_heads(plan_->layers[l].geometry);
+        const bool is_head = options_.group > plan_->layers[l].geometry.head_dim;
+        value.group = is_head ? 0 : options_.group;
+        if (n_heads != 0)
+            LK_TRY(set_value(plan_, l, LK_ALL, value));
+        for (uint32_t h = 0; h < n_heads; ++h) {
             if (options_.outliers)
                 LK_TRY(set_classes(l, h));
             if (options_.centers)
                 LK_TRY(set_mean_centers(calibrator_, l, h, plan_));
         }
+    }
     return copy_plan(*plan_, &ordinary_) ? LK_OK
                                          : fail(LK_E_NOMEM, "no memory for a copy of the plan");
 }

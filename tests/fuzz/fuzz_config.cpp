@@ -23,11 +23,17 @@ constexpr uint64_t kFreeBytes = 8u << 20;
 void check(const llama::Config &config) {
     require(config.n_layers > 0 && config.windows.size() == config.n_layers);
     require(config.n_kv_heads > 0 && config.n_query_heads % config.n_kv_heads == 0);
-    require(config.head_dim > 0 && config.rope_frequencies.size() == config.head_dim / 2);
+    require(!config.rotations.empty() && config.rotations.size() <= 2);
     require(config.n_vocabulary > 0 && config.width > 0 && config.hidden > 0);
-    for (const double frequency : config.rope_frequencies)
-        require(std::isfinite(frequency));
-    require(std::isfinite(config.rope_amplitude));
+    for (const llama::Rotation &rotation : config.rotations) {
+        require(config.head_dim > 0 && rotation.frequencies.size() == config.head_dim / 2);
+        for (const double frequency : rotation.frequencies)
+            require(std::isfinite(frequency));
+        require(std::isfinite(rotation.amplitude));
+    }
+    for (const double number : {config.attention_scale, config.soft_cap, config.final_soft_cap,
+                                config.embedding_scale, config.activation_limit})
+        require(std::isfinite(number) && number >= 0);
     for (const llama::Token token : config.prefix)
         require(token < config.n_vocabulary);
 }

@@ -101,9 +101,9 @@ void boost_at_random(lk_plan *plan, const llama::Config &c, std::uint32_t n,
     }
 }
 
-llama::PlanHandle make_row(const llama::Config &c, const KittyRow &row, llama::Random &random) {
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
-    llama::PlanHandle plan = llama::make_preset("kivi2", geometry);
+llama::PlanHandle make_row(const llama::Model &model, const KittyRow &row, llama::Random &random) {
+    const llama::Config &c = model.config();
+    llama::PlanHandle plan = llama::make_preset("kivi2", model.geometry());
     llama::check(lk_plan_set_name(plan.get(), row.name));
     llama::check(lk_plan_set_recent(plan.get(), row.sink_tokens, 128));
     if (row.divisor == 0)
@@ -147,10 +147,10 @@ void add_chanmix_rows(llama::Model &model, const AblationSource &source, bool as
             make_row(row.is_matched ? matched.get() : text.get(), row, as_published));
 }
 
-void add_kitty_rows(const llama::Config &config, EvaluationRequest &request) {
+void add_kitty_rows(const llama::Model &model, EvaluationRequest &request) {
     llama::Random random(kRandomSeed);
     for (const KittyRow &row : kKittyRows)
-        request.plans.push_back(make_row(config, row, random));
+        request.plans.push_back(make_row(model, row, random));
 }
 
 std::string percent(double part) { return format_fixed(100 * part, 1); }
@@ -167,12 +167,11 @@ std::vector<std::string> ablation_names() { return {kChanmix, kChanmixPublished,
 
 void set_ablation(const std::string &name, llama::Model &model, const AblationSource &source,
                   EvaluationRequest &request) {
-    const llama::Config &c = model.config();
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry geometry = model.geometry();
     request.plans.clear();
     request.plans.push_back(llama::make_preset("fp16", geometry));
     if (name == kKitty) {
-        add_kitty_rows(c, request);
+        add_kitty_rows(model, request);
     } else {
         add_chanmix_rows(model, source, name == kChanmixPublished, request);
     }

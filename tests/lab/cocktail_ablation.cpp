@@ -109,8 +109,7 @@ class Runner {
 Runner::Runner(lk_context *context, llama::TensorSpace &space, llama::Model &model,
                const EvaluationRequest &request, std::uint64_t n_tokens)
     : request_(request), n_tokens_(n_tokens) {
-    const llama::Config &c = model.config();
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry geometry = model.geometry();
     for (const Layout &layout : kLayouts) {
         plans_.push_back(make_layout(geometry, layout));
         sessions_.push_back(std::make_unique<llama::Session>(

@@ -31,7 +31,6 @@ struct EvalOptions {
 
 // The plans that were named, or those of an ablation, which come from running the model.
 void set_plans(const EvalOptions &options, llama::Model &model, EvaluationRequest &request) {
-    const llama::Config &c = model.config();
     if (!options.ablation.empty()) {
         AblationSource source;
         source.text = options.calibration.read(options.questions);
@@ -42,7 +41,7 @@ void set_plans(const EvalOptions &options, llama::Model &model, EvaluationReques
             set_ablation(options.ablation, model, source, request);
         return;
     }
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry geometry = model.geometry();
     for (const std::string &name : options.plans.empty() ? preset_names() : options.plans)
         request.plans.push_back(load_plan(name, geometry));
 }

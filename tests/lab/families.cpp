@@ -9,6 +9,7 @@
 #include "cli/common/report.h"
 #include "cli/plan/auto_plan.h"
 #include "cli/plan/chanmix.h"
+#include "cli/plan/plan_facts.h"
 #include "cli/plan/pmkvq.h"
 
 namespace cli {
@@ -118,9 +119,20 @@ Candidates make_chanmixes(const Source &source, const std::vector<std::uint32_t>
     return out;
 }
 
+// A layer with a window needs tokens in their order, so that a chunk is a page.
+void keep_order(lk_plan *plan) {
+    lk_chunk_rule rule = chunk_rule_of(plan);
+    llama::check(lk_plan_get_pages(plan, &rule.chunk_tokens, nullptr, nullptr));
+    rule.reorder = 0;
+    llama::check(lk_plan_set_chunks(plan, &rule));
+}
+
 // Chunks of 32 tokens at 2, 4 and 16 bits; keys in groups of 32 where their lowest class fits.
 Candidates make_cocktails(const Source &source, double limit) {
     const lk_geometry geometry = source.geometry();
+    const bool has_window =
+        std::any_of(source.layers.begin(), source.layers.end(),
+                    [](const lk_layer &layer) { return layer.window_tokens != 0; });
     Candidates out;
     for (std::uint32_t rank = 0; rank < std::size(kGroups); ++rank) {
         lk_plan *made = nullptr;
@@ -130,6 +142,8 @@ Candidates make_cocktails(const Source &source, double limit) {
         key.bits = 16;
         key.group = kGroups[rank];
         llama::check(lk_plan_set_key(made, LK_ALL, LK_ALL, &key));
+        if (has_window)
+            keep_order(made);
         if (least_chunk_bits(made, kSizedTokens) <= limit)
             out.push_back({rank, std::move(plan), {limit, false}});
     }
@@ -157,10 +171,9 @@ lk_pmkvq published_pmkvq_options() {
 Candidates make_pmkvqs(const Source &source, double limit, lk_pmkvq options,
                        const Serving &serving) {
     Candidates out;
-    std::uint64_t below = 0,
-                  above = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
-    while (above - below > kBudgetStep) {
-        options.budget_bytes = below + (above - below) / 2;
+    // False when the plan within the budget has more bits than the limit.
+    const auto add_within = [&](std::uint64_t budget_bytes) {
+        options.budget_bytes = budget_bytes;
         lk_plan *made = nullptr;
         const lk_status status = lk_calibrator_pmkvq(source.statistics, &options, &made);
         if (status != LK_E_BUDGET)
@@ -169,8 +182,18 @@ Candidates make_pmkvqs(const Source &source, double limit, lk_pmkvq options,
         const bool fits = made == nullptr || sized(made, serving).bits_per_value <= limit;
         if (fits && made != nullptr)
             out.push_back({0, std::move(plan), serving});
-        (fits ? below : above) = options.budget_bytes;
+        return fits;
+    };
+    const std::uint64_t whole = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
+    std::uint64_t below = 0, above = whole;
+    while (above - below > kBudgetStep) {
+        const std::uint64_t budget_bytes = below + (above - below) / 2;
+        (add_within(budget_bytes) ? below : above) = budget_bytes;
     }
+    // In models with windows a step alone may need a budget that leaves space for wider pages.
+    options.n_widths = 1;
+    options.widths[0] = kLayerWidths[std::size(kLayerWidths) - 1];
+    add_within(whole);
     return out;
 }
 

@@ -80,7 +80,7 @@ lk_tensor step_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim
 std::vector<double> layer_costs(llama::Model &model, const llama::Tokens &tokens,
                                 double position_scale) {
     const llama::Config &c = model.config();
-    const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry shape = model.geometry();
     const lk_geometry geometry = shape.view();
     lk_calibrator *made = nullptr;
     llama::check(lk_calibrator_create(&geometry, &made));
@@ -172,7 +172,7 @@ std::string task_cell(const TaskResult &task) {
 void set_shift_ablation(llama::Model &model, const AblationSource &source,
                         EvaluationRequest &request) {
     const llama::Config &c = model.config();
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry geometry = model.geometry();
     llama::Tokens tokens = llama::as_tokens(source.text);
     tokens.resize(std::min<std::size_t>(tokens.size(), source.n_tokens));
     std::map<double, std::vector<double>> costs;

@@ -54,8 +54,7 @@ llama::CalibratorHandle suite_statistics(const SuiteOptions &options, llama::Mod
 
 // Named plans are families of their own; the others are made at each limit.
 std::vector<SuitePlan> suite_plans(const SuiteOptions &options, llama::Model &model) {
-    const llama::Config &c = model.config();
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry geometry = model.geometry();
     std::vector<SuitePlan> plans;
     for (const std::string &name :
          options.plans.empty() ? std::vector<std::string>{"fp16"} : options.plans) {

@@ -14,7 +14,8 @@ import sys
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / 'cli'))
-from folder_models import MODELS, Forward, config_of, read_safetensors, write_model, write_safetensors  # noqa: E402
+from folder_models import (  # noqa: E402
+    MODELS, Forward, config_of, read_safetensors, windows, write_model, write_safetensors)
 from harness import MODEL, TEXT, check, expect, run  # noqa: E402
 
 TOOL = sys.argv[2]
@@ -23,14 +24,20 @@ N_TOKENS = 300  # windows are left, and a page is full
 # whose rounding to FP16 differs by one unit, 5e-4 of a number, where such sums differ. Largest found: 1.4e-4. A forward
 # pass without one of the features that the configs request is off by more than LEAST_EFFECT.
 MOST_ERROR, LEAST_EFFECT = 1e-3, 1e-1
-OTHERWISE = {  # a config in which a feature of the model is another one
+OTHERWISE = {  # configs in each of which a feature of the model is another one
     'llama': {'rope_scaling': None}, 'llama-plain': {'rope_theta': 500.0}, 'mistral': {'sliding_window': None},
-    'qwen2': {'use_sliding_window': False}, 'qwen3': {'rope_parameters': None}}
+    'qwen2': {'use_sliding_window': False}, 'qwen3': {'rope_parameters': None},
+    'gemma2': {'attn_logit_softcapping': None, 'final_logit_softcapping': None, 'query_pre_attn_scalar': 4},
+    'gemma3': {'attn_logit_softcapping': None, 'rope_local_base_freq': 1e4, 'rope_scaling': None,
+               'sliding_window_pattern': 3},
+    'gemma3-parts': {'rope_parameters': {'full_attention': {'rope_theta': 50.0},
+                                         'sliding_attention': {'rope_theta': 100.0}}},
+    'gpt-oss': {'sliding_window': None, 'swiglu_limit': 7.0, 'rope_parameters': {'rope_theta': 1e4}}}
 
 
-def random_ids(n: int, seed: int) -> list[int]:
+def random_ids(n: int, seed: int, below: int = 256) -> list[int]:
     """A BOS and other tokens."""
-    return [1, *map(int, np.random.default_rng(seed).integers(3, 300, n - 1))]
+    return [1, *map(int, np.random.default_rng(seed).integers(3, below, n - 1))]
 
 
 def line_of(ids: list[int]) -> str:
@@ -53,10 +60,16 @@ def logits(folder: pathlib.Path) -> None:
         got = np.fromfile(folder / 'logits', np.float32).reshape(N_TOKENS, -1)
         want = Forward(config, weights, ids).logits
         error = relative_error(got, want)
-        effect = relative_error(Forward({**config, **OTHERWISE[name]}, weights, ids).logits, want)
-        print(f'{name}: relative error {error:.1e}, without {list(OTHERWISE[name])[0]} {effect:.1e}')
+        print(f'{name}: relative error {error:.1e}')
         expect(error <= MOST_ERROR, f'{name} has NumPy\'s logits: {error}')
-        expect(effect >= LEAST_EFFECT, f'{name} depends on {OTHERWISE[name]}: {effect}')
+        without_sinks = {tensor: array for tensor, array in weights.items() if 'sinks' not in tensor}
+        others = {field: Forward({**config, field: value}, weights, ids) for field, value in OTHERWISE[name].items()}
+        if len(without_sinks) < len(weights):
+            others['sinks'] = Forward(config, without_sinks, ids)
+        for feature, other in others.items():
+            effect = relative_error(other.logits, want)
+            print(f'{name}: with another {feature} {effect:.1e}')
+            expect(effect >= LEAST_EFFECT, f'{name} depends on {feature}: {effect}')
 
 
 def statistics(folder: pathlib.Path) -> None:
@@ -67,24 +80,25 @@ def statistics(folder: pathlib.Path) -> None:
     ids.write_text(line_of(document) + '\n' + 'sentence ' + line_of(random_ids(24, 9)[1:]) +
                    ''.join('cost ' + line_of(one) for one in texts))
     common = ['--token-ids', str(ids), '--attention-tokens', '64', '--repeats', '6', '-o', str(stats)]
-    for name in ('mistral', 'qwen3'):
+    for name in ('mistral', 'qwen3', 'gemma2', 'gemma3', 'gpt-oss'):
         measure = ['--costs', '--costs-tokens', str(context), '--costs-documents', '1', '--costs-resume',
                    str(folder / f'{name}.journal')]
         said = json.loads(run('calibrate', '--model', str(folder / name), *common, *measure, '--json').stdout)
         expect([layer['keys'] for layer in said['layers']] == [N_TOKENS] * 3, 'all tokens of the document are read')
         expect(all(layer['probe_rows'] == 5 * 23 for layer in said['layers']), 'the probe has the sentence of the file')
         found = read_safetensors(stats)
-        keys = Forward(config_of(name), stored_weights(folder / name), document).keys
-        for i, own in enumerate(keys):
-            scale = np.abs(own).max()
-            for what, want in (('min', own.min(0)), ('max', own.max(0))):
-                error = np.abs(found[f'layer.{i}.key_{what}'].astype(np.float64) - want).max() / scale
-                expect(error <= 2e-3, f'{name}, layer {i}: key_{what} is off by {error}')
+        weights = stored_weights(folder / name)
+        keys = Forward(config_of(name), weights, document).keys
+        same_ranges(name, found, keys)
         # In a window below the recent tokens no packed page is visible.
-        has_window = name == 'mistral'
+        own = np.array(windows(config_of(name)))
         costs = np.stack([found[f'layer.{i}.cost'] for i in range(3)])
-        expect(costs.shape == (3, 2, 2) and np.all((costs < 1e-5) == has_window), f'{name}: costs {costs}')
-        expect(found['geometry'][:, 3].tolist() == [64 * has_window] * 3, f'{name}: the windows of layers')
+        is_free = np.broadcast_to((own > 0)[:, None, None], (3, 2, 2))
+        expect(np.array_equal(costs < 1e-5, is_free), f'{name}: costs {costs}')
+        expect(found['geometry'][:, 3].tolist() == own.tolist(), f'{name}: the windows of layers')
+        for i in range(3 if name == 'gpt-oss' else 0):
+            sinks = weights[f'model.layers.{i}.self_attn.sinks']
+            expect(np.array_equal(found[f'layer.{i}.sink_logits'], sinks), f'{name}: the learned sinks of layer {i}')
         run('plan', 'auto', '--stats', str(stats), '--bits', '3', '-o', str(plan))
         expect(len(json.loads(plan.read_text())['layers']) > 0, f'{name} gets a plan')
     # The journal names the weights.
@@ -93,8 +107,28 @@ def statistics(folder: pathlib.Path) -> None:
     expect('remove the file' in run(*other, code=1).stderr, 'measured costs of another model are refused')
 
 
+def same_ranges(name: str, found: dict[str, np.ndarray], keys: list[np.ndarray]) -> None:
+    for i, own in enumerate(keys):
+        scale = np.abs(own).max()
+        for what, want in (('min', own.min(0)), ('max', own.max(0))):
+            error = np.abs(found[f'layer.{i}.key_{what}'].astype(np.float64) - want).max() / scale
+            expect(error <= 2e-3, f'{name}, layer {i}: key_{what} is off by {error}')
+
+
+def files(folder: pathlib.Path) -> None:
+    """A model of bytes in one file, whose metadata has the config."""
+    name, stats = 'gemma3-parts', folder / 'file.stats'
+    ids = random_ids(N_TOKENS, 7)
+    (folder / 'file.ids').write_text(line_of(ids) + 'sentence ' + line_of(random_ids(24, 9)[1:]))
+    common = ['--token-ids', str(folder / 'file.ids'), '--attention-tokens', '64', '--repeats', '6']
+    run('calibrate', '--model', str(folder / name / 'model.safetensors'), *common, '-o', str(stats))
+    same_ranges(name, read_safetensors(stats), Forward(config_of(name), stored_weights(folder / name), ids).keys)
+    other = folder / 'gemma3' / 'model.safetensors'
+    said = run('calibrate', '--model', str(other), *common, '-o', str(folder / 'never'), code=1).stderr
+    expect('vocabulary is not the 256 bytes' in said, f'a file of other tokens: {said}')
+
+
 def stored_weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """The weights of a model of F16 or F32."""
     return {name: array for path in folder.glob('*.safetensors') for name, array in read_safetensors(path).items()}
 
 
@@ -125,6 +159,16 @@ def refused_configs(folder: pathlib.Path) -> None:
             ('qwen2', {'layer_types': ['full_attention'] * 2}, ['layer_types', '3 layers']),
             ('qwen3', {'layer_types': ['chunked_attention'] * 3}, ['layer_types']),
             ('mistral', {'use_sliding_window': True}, ['use_sliding_window']),
+            ('gemma2', {'hidden_activation': 'gelu'}, ['hidden_activation "gelu"']),
+            ('gemma2', {'attn_logit_softcapping': 0}, ['attn_logit_softcapping 0']),
+            ('gemma3', {'use_bidirectional_attention': True}, ['use_bidirectional_attention']),
+            ('gemma3', {'rope_scaling': None, 'rope_parameters': {'rope_theta': 1e4}}, ['rope_parameters.rope_theta']),
+            ('gemma3', {'rope_local_base_freq': 1.0}, ['rope_local_base_freq 1.0']),
+            ('gemma3', {'head_dim': 1 << 17}, ['head_dim 131072']),
+            ('gpt-oss', {'num_local_experts': 4}, ['num_local_experts 4', 'not routed']),
+            ('gpt-oss', {'num_experts_per_tok': None}, ['no num_experts_per_tok']),
+            ('gpt-oss', {'rope_parameters': None}, ['rope_parameters', 'must state']),
+            ('gpt-oss', {'sliding_window': None, 'layer_types': ['sliding_attention'] * 3}, ['needs a sliding_window']),
             ('llama', {}, ['neither model.safetensors nor model.safetensors.index.json'])):
         (model / 'config.json').write_text(json.dumps({**config_of(name), **change}))
         refuse(model, ids, words)
@@ -182,7 +226,7 @@ def refused_weights(folder: pathlib.Path) -> None:
 def refused_ids(folder: pathlib.Path) -> None:
     """Files of token ids, and options that do not go together."""
     model, ids = folder / 'qwen3', folder / 'bad.ids'
-    document = line_of(random_ids(50, 6))
+    document = line_of(random_ids(50, 6, 300))
     for text, words in (('', ['no document']), ('sentence 5 6\n', ['no document']),
                         (document + '5 300\n', ['line 2', '300']),
                         (document + '5 -6\n', ['line 2', '-6']), (document + '5,6\n', ['5,6']),
@@ -213,4 +257,4 @@ def refused_ids(folder: pathlib.Path) -> None:
     expect('256' in said, f'tokens beyond bytes: {said}')
 
 
-check(logits, statistics, refused_configs, refused_weights, refused_ids)
+check(logits, statistics, files, refused_configs, refused_weights, refused_ids)

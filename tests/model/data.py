@@ -40,6 +40,16 @@ class Task(NamedTuple):
         return b"".join(p for p, _ in self.context)
 
 
+class Recipe(NamedTuple):
+    """Shares of tasks in sequences up to 513 bytes and in longer ones; of traces, the most hops, and the share of questions with the
+    chain written out."""
+
+    hops: tuple[int, ...]
+    written: tuple[float, float]
+    short: dict[str, float]
+    long: dict[str, float]
+
+
 class Corpus:
     """Running text by source; one instance per split."""
 
@@ -228,13 +238,14 @@ def trace(src: Source, size: int) -> Task:
     return Task(parts, [c.written(len(c.names) - 1) for c in found])
 
 
-def training_trace(src: Source, size: int) -> Task:
+def training_trace(src: Source, size: int, recipe: Recipe) -> Task:
     """Both forms. Direct questions are learnt only with help: short chains, short names, and values after some references."""
     rng = src.rng
-    longest = rng.choice((1, 2, 3, 3 if size < 256 else 6))
+    longest = rng.choice(recipe.hops)
+    longest = min(longest, 3) if size < 256 else longest
     parts, found = chains(src, size, 1 if longest < 6 else 2, longest, rng.choice((1, 4, 4)), rng.choice((0.0, 0.0, 0.7)))
     rng.shuffle(found)
-    written = rng.choice((0.1, 0.4))
+    written = rng.choice(recipe.written)
     return Task(parts, [asked_in_training(rng, c, written) for c in found])
 
 
@@ -303,7 +314,7 @@ def row(task: Task, src: Source, size: int) -> list[Part]:
     return parts
 
 
-def training_parts(src: Source, size: int, kind: str) -> list[Part]:
+def training_parts(src: Source, size: int, kind: str, recipe: Recipe) -> list[Part]:
     rng = src.rng
     share = int(size * rng.uniform(0.5, 0.9))
     if kind == "needle":
@@ -314,7 +325,7 @@ def training_parts(src: Source, size: int, kind: str) -> list[Part]:
     if kind in ("easy", "hard"):
         return row(key_value(src, share, kind == "hard"), src, size)
     if kind == "trace":
-        return row(training_trace(src, share), src, size)
+        return row(training_trace(src, share, recipe), src, size)
     if kind == "repeat":
         n = rng.randint(max(16, size // 32), min(1024, int(size * 0.36)))
         slack = rng.choice((0, 0, rng.randint(0, size // 8)))
@@ -324,13 +335,14 @@ def training_parts(src: Source, size: int, kind: str) -> list[Part]:
 
 MIX = {"needle": 0.12, "scattered": 0.11, "easy": 0.08, "hard": 0.20, "trace": 0.28, "repeat": 0.12, "text": 0.09}
 SHORT_MIX = {"needle": 0.09, "scattered": 0.09, "easy": 0.10, "hard": 0.15, "trace": 0.43, "repeat": 0.08, "text": 0.06}
+RECIPES = {"direct": Recipe((1, 2, 3, 6), (0.1, 0.4), SHORT_MIX, MIX), "written": Recipe((2, 4, 6, 6), (0.6, 0.9), MIX, MIX)}
 
 
-def sequence(corpus: Corpus, size: int, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def sequence(corpus: Corpus, size: int, seed: list[int], recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
     src = Source(corpus, seed)
-    mix = SHORT_MIX if size <= 513 else MIX
+    mix = recipe.short if size <= 513 else recipe.long
     kind = src.rng.choices(list(mix), list(mix.values()))[0]
-    parts = training_parts(src, size, kind)
+    parts = training_parts(src, size, kind, recipe)
     joined = np.frombuffer(b"".join(p for p, _ in parts), np.uint8)
     weights = np.repeat(np.array([w for _, w in parts], np.uint8), [len(p) for p, _ in parts])
     assert len(joined) >= size, kind
@@ -338,17 +350,15 @@ def sequence(corpus: Corpus, size: int, seed: list[int]) -> tuple[np.ndarray, np
 
 
 class Batches:
-    """Batch number i as (bytes [n, length + 1], weights of the same shape); the same for any number of workers."""
+    """Batches number steps[i] as (bytes [n, length + 1], weights of the same shape); the same for any number of workers."""
 
-    def __init__(self, path: pathlib.Path, seed: int, lengths: list[int], tokens: int) -> None:
-        self.path, self.seed, self.lengths, self.tokens = path, seed, lengths, tokens
-        self.corpus: Corpus | None = None
+    def __init__(self, corpus: Corpus, seed: int, length: int, tokens: int, steps: range, recipe: Recipe) -> None:
+        self.corpus, self.seed, self.length, self.tokens, self.steps, self.recipe = corpus, seed, length, tokens, steps, recipe
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.steps)
 
-    def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        self.corpus = self.corpus or Corpus(self.path, "train")
-        length = self.lengths[step]
-        made = [sequence(self.corpus, length + 1, [self.seed, step, i]) for i in range(self.tokens // length)]
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        step = self.steps[index]
+        made = [sequence(self.corpus, self.length + 1, [self.seed, step, i], self.recipe) for i in range(self.tokens // self.length)]
         return np.stack([b for b, _ in made]), np.stack([w for _, w in made])

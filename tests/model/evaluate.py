@@ -18,22 +18,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import model as M
+import weights
 from data import HERE, Corpus, Question, Source, Task, key_value, needle, repeat, trace, trace_direct
 
 PAGE = 128
 WINDOW = 128
+QUERIES = 512  # of one product with keys, so that scores need little memory
 EVALUATION = 7_000_000
 Cache = list[tuple[Tensor, Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Widths of K and V in the aged pages; `boost` channels of a K page get 4 bits; the first `sinks` tokens stay FP16."""
+    """Widths of K and V in the aged pages; a share `boost` of a K page's channels gets 4 bits; the first `sinks` tokens stay FP16."""
 
     name: str
     k_bits: int = 16
     v_bits: int = 16
-    boost: int = 0
+    boost: float = 0.0
     sinks: int = 0
 
 
@@ -42,8 +44,8 @@ PLANS = (
     Plan("KIVI-4 G128", 4, 4),
     Plan("KIVI-2 G128", 2, 2),
     Plan("KIVI-2 G128 + 32 sinks", 2, 2, sinks=32),
-    Plan("Kitty 12.5 %", 2, 2, boost=16, sinks=32),
-    Plan("Kitty 25 %", 2, 2, boost=32, sinks=32),
+    Plan("Kitty 12.5 %", 2, 2, boost=0.125, sinks=32),
+    Plan("Kitty 25 %", 2, 2, boost=0.25, sinks=32),
 )
 
 
@@ -61,7 +63,7 @@ def quantized_keys(k: Tensor, plan: Plan) -> Tensor:
     levels: Tensor | float = float(2 ** plan.k_bits - 1)
     if plan.boost:
         score = pages.abs().mean(3, keepdim=True)
-        chosen = score.topk(plan.boost, -1).indices
+        chosen = score.topk(round(plan.boost * k.shape[3]), -1).indices
         levels = torch.full_like(score, levels).scatter(-1, chosen, 15.0)
     return affine(pages, levels, 3).flatten(2, 3).half()
 
@@ -81,45 +83,53 @@ def aged_cache(cache: Cache, plan: Plan) -> Cache:
     return result
 
 
-def causal(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
-    """The first past + i + 1 keys are visible to query row i of q; GQA by folding a group's heads into rows."""
-    rows, heads, length, d = q.shape
-    if not past:
-        group = heads // k.shape[1]
-        return F.scaled_dot_product_attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), is_causal=True)
-    folded = q.reshape(rows, k.shape[1], -1, d)
-    score = folded @ k.transpose(2, 3) / math.sqrt(d)
-    ahead = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    score = score.unflatten(2, (-1, length))
-    score[..., past:].masked_fill_(ahead, -torch.inf)
-    return (score.flatten(2, 3).softmax(-1) @ v).reshape(rows, heads, length, d)
+def attention(s: M.Shape, q: Tensor, k: Tensor, v: Tensor, window: int, sinks: Tensor | None) -> Tensor:
+    """The queries are the last tokens of k. A sink is one more score per head, without a value."""
+    length, total = q.shape[2], k.shape[2]
+    outputs = []
+    for start in range(0, length, QUERIES):
+        rows = q[:, :, start:start + QUERIES].unflatten(1, (s.kv_heads, -1))
+        at = torch.arange(total - length + start, total - length + start + rows.shape[3], device=q.device)[:, None]
+        first, last = max(0, int(at[0]) - window + 1) if window else 0, int(at[-1]) + 1
+        score = rows @ k[:, :, None, first:last].transpose(3, 4) * s.scale
+        if s.softcap:
+            score = s.softcap * torch.tanh(score / s.softcap)
+        key = torch.arange(first, last, device=q.device)
+        score = score.masked_fill((key > at) | (key <= at - window if window else key < 0), -torch.inf)
+        if sinks is not None:
+            one = sinks.view(1, s.kv_heads, -1, 1, 1).expand(*score.shape[:-1], 1)
+            score = torch.cat((score, one), -1).softmax(-1)[..., :-1]
+        else:
+            score = score.softmax(-1)
+        outputs.append((score @ v[:, :, None, first:last]).flatten(1, 2))
+    return torch.cat(outputs, 2)
 
 
 def forward(model: M.Prover, tokens: Tensor, cache: Cache | None = None, need_logits: bool = True) -> tuple[Tensor | None, Cache]:
     """Float32 pass over tokens [rows, length] after the cache; returns logits and the tokens' own FP16 K and V."""
-    s, net = M.SHAPE, model.model
+    s = model.shape
     rows, length = tokens.shape
     past = cache[0][0].shape[2] if cache else 0
-    cos, sin = M.rope_table(torch.arange(past, past + length, device=tokens.device).repeat(rows))
-    x = F.embedding(tokens.reshape(-1), net.embed_tokens.weight)
+    positions = torch.arange(past, past + length, device=tokens.device).repeat(rows)
+    x = model.embed(tokens.reshape(-1))
     made: Cache = []
-    for i, layer in enumerate(net.layers):
-        q, k, v = M.before_attention(x, *M.attention_weights(layer), cos, sin, torch.float32)
+    for i, own in enumerate(model.layer_weights()):
+        q, k, v = M.before_attention(s, x, own, *M.rope_table(positions, s, s.theta_of(i)), torch.float32)
         q, k, v = (t.view(rows, length, -1, s.head_dim).transpose(1, 2) for t in (q, k, v))
         k, v = k.half(), v.half()
         made.append((k, v))
         if cache:
             k, v = torch.cat((cache[i][0], k), 2), torch.cat((cache[i][1], v), 2)
-        heads = causal(q, k.float(), v.float(), past)
-        x = M.after_attention(x, heads.transpose(1, 2).reshape(-1, s.heads, s.head_dim), None, *M.mlp_weights(layer))
+        heads = attention(s, q, k.float(), v.float(), s.window_of(i), own.get("self_attn.sinks"))
+        x = M.after_attention(s, x, heads.transpose(1, 2).reshape(-1, s.heads, s.head_dim), own)
     if not need_logits:
         return None, made
-    return M.logits(x, net.norm.weight, model.lm_head.weight, torch.float32).view(rows, length, -1), made
+    return M.logits(s, x, model.model.norm.weight, model.head, torch.float32).view(rows, length, -1), made
 
 
 def prefill(model: M.Prover, tokens: Tensor, rows: int = 16) -> Cache:
     parts = [forward(model, part, need_logits=False)[1] for part in tokens.split(rows)]
-    return [(torch.cat([p[i][0] for p in parts]), torch.cat([p[i][1] for p in parts])) for i in range(M.SHAPE.layers)]
+    return [(torch.cat([p[i][0] for p in parts]), torch.cat([p[i][1] for p in parts])) for i in range(model.shape.layers)]
 
 
 def stream(model: M.Prover, originals: Cache, tokens: Tensor, plan: Plan) -> Tensor:
@@ -284,7 +294,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    bench = Bench(M.load(args.weights, args.device), Corpus(args.corpus, "held"), args.device, args.size, args.items)
+    bench = Bench(weights.load(args.weights, args.device), Corpus(args.corpus, "held"), args.device, args.size, args.items)
     with torch.inference_mode():
         results = evaluate(bench, args.scale, args.only)
     print(table(results))

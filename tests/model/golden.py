@@ -11,6 +11,7 @@ from torch import Tensor
 from data import HERE, Corpus, Question, Source, Task, key_value, needle, trace
 from evaluate import forward
 import model as M
+import weights
 
 GOLDEN = 9_000_000
 EVERY = 8
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=pathlib.Path, default=HERE / "corpus.zip")
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "golden.safetensors")
     args = parser.parse_args()
-    model, corpus = M.load(args.weights, "cpu"), Corpus(args.corpus, "held")
+    model, corpus = weights.load(args.weights, "cpu"), Corpus(args.corpus, "held")
     with torch.inference_mode():
         tensors = logits_item(model, corpus)
         for i, (task, question) in enumerate(prompts(corpus)):

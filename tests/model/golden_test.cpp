@@ -23,8 +23,7 @@ class Golden {
         : model_(weights, 0),
           file_(golden),
           context_(llama::open_context(LK_BACKEND_CPU, 0, 0, 0)),
-          geometry_(model_.config().n_layers, model_.config().n_query_heads,
-                    model_.config().n_kv_heads, model_.config().head_dim) {}
+          geometry_(model_.geometry()) {}
 
     bool logits_agree();
     bool answers_agree(const std::string &plan_name);

@@ -15,7 +15,7 @@ void write_logits(const char *folder, const char *ids, const char *out) {
     std::ifstream in(ids);
     const llama::Tokens tokens{std::istream_iterator<llama::Token>(in), {}};
     const llama::ContextHandle context = llama::open_context(LK_BACKEND_CPU, 0, 0, 0);
-    const llama::PlanHandle plan = llama::make_preset("fp16", llama::Geometry(model.config()));
+    const llama::PlanHandle plan = llama::make_preset("fp16", model.geometry());
     llama::HostSpace space;
     llama::Session session(context.get(), space, model, plan.get(), tokens.size(),
                            static_cast<std::uint32_t>(tokens.size()));

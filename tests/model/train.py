@@ -1,10 +1,14 @@
-"""Trains the proving model on one GPU and writes its weights (command lines: README.md)."""
+"""Trains a proving model on one GPU and writes its weights (command lines: README.md)."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import itertools
+import json
 import pathlib
 import time
+from typing import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -13,143 +17,209 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader
 
 import model as M
-from data import HERE, Batches
+import weights
+from attention import Attend
+from data import HERE, RECIPES, Batches, Corpus
 
 REPORT = 100
+SAVE_SECONDS = 45
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """`steps` of one length; `share` of the run, which the learning rate follows. Without steps the share is one of the time."""
+
+    length: int
+    steps: int
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.length}:{self.steps}@{self.share:.4g}"
 
 
 @dataclasses.dataclass
 class Run:
-    phases: list[tuple[int, int]]
+    name: str
+    phases: list[Phase]
     seed: int
     rate: float
     warmup: int
-    drop: float
     tokens: int
     workers: int
+    recipe: str
+    seconds: float
+    device: str
+    compiled: bool
+    kernel_options: dict | None
 
-    @property
-    def lengths(self) -> list[int]:
-        return [length for length, steps in self.phases for _ in range(steps)]
 
-
-def parse_phases(text: str) -> list[tuple[int, int]]:
-    return [(int(a), int(b)) for a, b in (p.split(":") for p in text.split(","))]
+def parse_phases(text: str) -> list[Phase]:
+    """length:steps (its share is one of all steps), length@share (for --seconds), or length:steps@share."""
+    parts = [(p.partition("@")[0].split(":"), p.partition("@")[2]) for p in text.split(",")]
+    found = [Phase(int(own[0]), int(own[1]) if len(own) > 1 else 0, float(share or 0)) for own, share in parts]
+    total = sum(p.steps for p in found)
+    return [dataclasses.replace(p, share=p.share or p.steps / total) for p in found]
 
 
 def groups(model: M.Prover) -> list[dict]:
-    """The biases of q and k learn four times as fast: they have to grow to the size of the activations."""
+    """What sets how sharply heads look learns four times as fast: biases of q and k, their norms, sinks."""
     named = list(model.named_parameters())
+    sharp = ("q_proj.bias", "k_proj.bias", "q_norm.weight", "k_norm.weight", "sinks")
     return [
         {"params": [p for _, p in named if p.ndim == 2], "weight_decay": 0.1, "scale": 1.0},
-        {"params": [p for n, p in named if n.endswith("norm.weight")], "weight_decay": 0.0, "scale": 1.0},
-        {"params": [p for n, p in named if n.endswith("bias")], "weight_decay": 0.0, "scale": 4.0},
+        {"params": [p for n, p in named if p.ndim == 1 and not n.endswith(sharp)], "weight_decay": 0.0, "scale": 1.0},
+        {"params": [p for n, p in named if n.endswith(sharp)], "weight_decay": 0.0, "scale": 4.0},
     ]
-
-
-def rate_at(step: int, total: int, run: Run) -> float:
-    return run.rate * min((step + 1) / run.warmup, (total - step) / max(1, total - run.warmup))
 
 
 class Trainer:
     def __init__(self, run: Run) -> None:
         torch.manual_seed(run.seed)
-        self.run = run
-        self.model = M.Prover()
+        self.run, self.shape = run, M.SHAPES[run.name]
+        self.model = M.Prover(self.shape)
         M.initialise(self.model)
-        self.model.cuda()
-        self.before = torch.compile(M.before_attention, dynamic=False)
-        self.after = torch.compile(M.after_attention, dynamic=False)
-        self.head_loss = torch.compile(self.weighted_loss, dynamic=False)
-        self.optimizer = torch.optim.AdamW(groups(self.model), lr=run.rate, betas=(0.9, 0.95), fused=True)
-        self.tables: dict[int, tuple[Tensor, Tensor]] = {}
+        self.model.to(run.device)
+        s, wrap = self.shape, (lambda f: torch.compile(f, dynamic=False)) if run.compiled else (lambda f: f)
+        self.before = wrap(lambda x, w, cos, sin: M.before_attention(s, x, w, cos, sin, torch.bfloat16))
+        self.after = wrap(lambda x, heads, w: M.after_attention(s, x, heads, w))
+        self.head_loss = wrap(self.weighted_loss)
+        self.attend = Attend(s, run.compiled, run.kernel_options)
+        self.layers = self.model.layer_weights()
+        fused = {"fused": True} if run.device == "cuda" else {}
+        self.optimizer = torch.optim.AdamW(groups(self.model), lr=run.rate, betas=(0.9, 0.95), **fused)
+        self.tables: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
 
-    @staticmethod
-    def weighted_loss(x: Tensor, ln: Tensor, head: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        losses = F.cross_entropy(M.logits(x, ln, head, torch.bfloat16).float(), target, reduction="none")
+    def weighted_loss(self, x: Tensor, ln: Tensor, head: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        losses = F.cross_entropy(M.logits(self.shape, x, ln, head, torch.bfloat16).float(), target, reduction="none")
         return (losses * weight).sum() / weight.sum()
 
-    def table(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
-        if length not in self.tables:
-            self.tables = {length: M.rope_table(torch.arange(length, device="cuda").repeat(rows))}
-        return self.tables[length]
-
-    def keep_mask(self, rows: int, length: int) -> Tensor | None:
-        """Whole KV heads are dropped per sequence and layer, so that retrieval does not rest on one head."""
-        if not self.run.drop:
-            return None
-        kept = (torch.rand(M.SHAPE.layers, rows, M.SHAPE.kv_heads, device="cuda") >= self.run.drop).to(torch.bfloat16)
-        return (kept / (1 - self.run.drop)).repeat_interleave(length, 1)
+    def table(self, rows: int, length: int, theta: float) -> tuple[Tensor, Tensor]:
+        if (length, theta) not in self.tables:
+            positions = torch.arange(length, device=self.run.device).repeat(rows)
+            self.tables = {k: v for k, v in self.tables.items() if k[0] == length} | {(length, theta): M.rope_table(positions, self.shape, theta)}
+        return self.tables[length, theta]
 
     def loss(self, data: Tensor, weight: Tensor) -> Tensor:
         rows, length = data.shape[0], data.shape[1] - 1
-        net, s = self.model.model, M.SHAPE
-        cos, sin = self.table(rows, length)
-        keep = self.keep_mask(rows, length)
-        x = F.embedding(data[:, :-1].reshape(-1), net.embed_tokens.weight)
-        for i, layer in enumerate(net.layers):
-            q, k, v = self.before(x, *M.attention_weights(layer), cos, sin, torch.bfloat16)
-            q, k, v = (t.view(rows, length, -1, s.head_dim).transpose(1, 2) for t in (q, k, v))
-            heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
-            kept = None if keep is None else keep[i]
-            x = self.after(x, heads.reshape(-1, s.heads, s.head_dim), kept, *M.mlp_weights(layer))
-        return self.head_loss(x, net.norm.weight, self.model.lm_head.weight, data[:, 1:].reshape(-1), weight[:, 1:].reshape(-1))
+        x = self.model.embed(data[:, :-1].reshape(-1))
+        for i, own in enumerate(self.layers):
+            q, k, v = self.before(x, own, *self.table(rows, length, self.shape.theta_of(i)))
+            x = self.after(x, self.attend(i, length, q, k, v, own.get("self_attn.sinks")), own)
+        return self.head_loss(x, self.model.model.norm.weight, self.model.head, data[:, 1:].reshape(-1), weight[:, 1:].reshape(-1))
 
-    def step(self, index: int, total: int, data: Tensor, weight: Tensor) -> Tensor:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate_at(index, total, self.run) * group["scale"]
+    def gradient(self, data: Tensor, weight: Tensor) -> Tensor:
         loss = self.loss(data.long(), weight.float())
         loss.backward()
+        return loss.detach()
+
+    def compile(self, length: int) -> None:
+        """Builds all kernels; the model stays as it is."""
+        shape = (self.run.tokens // length, length + 1)
+        self.gradient(*(torch.ones(shape, dtype=torch.uint8, device=self.run.device) for _ in range(2)))
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.run.device == "cuda":
+            torch.cuda.synchronize()
+
+    def step(self, rate: float, data: Tensor, weight: Tensor) -> Tensor:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["scale"]
+        loss = self.gradient(data, weight)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return loss
 
 
-def train(run: Run, out: pathlib.Path, corpus: pathlib.Path, limit: float) -> None:
+def batches(run: Run, corpus: Corpus, phase: Phase, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batch numbers from `first` on; without steps more than any run takes."""
+    steps = range(first, first + (phase.steps or 1_000_000))
+    made = Batches(corpus, run.seed, phase.length, run.tokens, steps, RECIPES[run.recipe])
+    more = {"prefetch_factor": 8} if run.workers else {}
+    return iter(DataLoader(made, batch_size=None, shuffle=False, num_workers=run.workers, pin_memory=run.device == "cuda", **more))
+
+
+class Journal:
+    """Lines of progress, and the weights as they are, now and then."""
+
+    def __init__(self, trainer: Trainer, out: pathlib.Path, start: float) -> None:
+        self.trainer, self.out, self.start = trainer, out, start
+        self.done: list[Phase] = []
+        self.sum: Tensor | float = 0.0
+        self.waited, self.mark, self.saved = 0.0, time.time(), time.time()
+
+    def add(self, step: int, length: int, loss: Tensor, progress: float, inside: Phase) -> None:
+        self.sum = self.sum + loss
+        if (step + 1) % REPORT:
+            return
+        run, now = self.trainer.run, time.time()
+        print(f"step {step + 1} length {length} loss {float(self.sum) / REPORT:.4f} {REPORT * run.tokens / (now - self.mark) / 1e6:.2f} MB/s "
+              f"waited {self.waited:.1f} s, {100 * progress:.0f} %, {now - self.start:.0f} s", flush=True)
+        self.sum, self.waited, self.mark = 0.0, 0.0, now
+        if now - self.saved > SAVE_SECONDS:
+            self.save([*self.done, inside], "stopped before the end; ")
+            self.saved = now
+
+    def save(self, phases: list[Phase], remark: str = "") -> None:
+        run = self.trainer.run
+        training = (f"{remark}phases {','.join(map(str, phases))}; {run.tokens} bytes a step; lr {run.rate}, warm-up {run.warmup}; "
+                    f"recipe {run.recipe}; PyTorch {torch.__version__}")
+        weights.save(self.trainer.model, run.name, self.out, run.seed, training, max(p.length for p in phases))
+
+
+def train(run: Run, out: pathlib.Path, corpus: Corpus) -> None:
     start = time.time()
     trainer = Trainer(run)
-    lengths = run.lengths
-    loader = DataLoader(Batches(corpus, run.seed, lengths, run.tokens), batch_size=None, num_workers=run.workers,
-                        prefetch_factor=8, pin_memory=True)
-    total, mean, mark, waited = len(lengths), 0.0, time.time(), 0.0
-    before = time.time()
-    for index, (data, weight) in enumerate(loader):
-        waited += time.time() - before
-        loss = trainer.step(index, total, data.cuda(non_blocking=True), weight.cuda(non_blocking=True))
-        mean = mean + loss
-        if (index + 1) % REPORT == 0:
-            value, now = float(mean) / REPORT, time.time()
-            print(f"step {index + 1}/{total} length {lengths[index]} loss {value:.4f} {REPORT * run.tokens / (now - mark) / 1e6:.2f} MB/s "
-                  f"waited {waited:.1f} s, {now - start:.0f} s", flush=True)
-            mean, mark, waited = 0.0, now, 0.0
-            if now - start > limit:
-                print("time limit: stopped before the end of the schedule", flush=True)
+    trainer.compile(run.phases[0].length)
+    begin, step, progress_before = time.time(), 0, 0.0
+    budget = run.seconds - (begin - start)
+    print(f"kernels after {begin - start:.0f} s", flush=True)
+    journal = Journal(trainer, out, start)
+    for phase in run.phases:
+        entered, waiting = time.time(), time.time()
+        source = batches(run, corpus, phase, step)
+        for index in itertools.count():
+            inside = index / phase.steps if phase.steps else (time.time() - entered) / (phase.share * budget)
+            if inside >= 1:
                 break
-        before = time.time()
-    training = f"phases {','.join(f'{a}:{b}' for a, b in run.phases)}; {run.tokens} bytes a step; lr {run.rate}; KV head drop {run.drop}"
-    M.save(trainer.model, out, run.seed, training, max(lengths))
-    print(f"saved {out} {out.stat().st_size} bytes after {time.time() - start:.0f} s", flush=True)
+            data, weight = next(source)
+            journal.waited += time.time() - waiting
+            progress = progress_before + inside * phase.share
+            rate = run.rate * min((step + 1) / run.warmup, 1 - progress)
+            loss = trainer.step(rate, *(t.to(run.device, non_blocking=True) for t in (data, weight)))
+            journal.add(step, phase.length, loss, progress, dataclasses.replace(phase, steps=index + 1))
+            step, waiting = step + 1, time.time()
+        del source
+        journal.done.append(dataclasses.replace(phase, steps=index))
+        progress_before += phase.share
+    journal.save(journal.done)
+    print(f"saved {out} {out.stat().st_size} bytes after {time.time() - start:.0f} s: {','.join(map(str, journal.done))}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", choices=M.SHAPES, default="prover")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--phases", type=parse_phases, required=True, help="length:steps,length:steps,...")
+    parser.add_argument("--phases", type=parse_phases, required=True, help=parse_phases.__doc__)
+    parser.add_argument("--seconds", type=float, default=0, help="length of the run, compilation included, for phases without steps")
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--warmup", type=int, default=300)
-    parser.add_argument("--drop", type=float, default=0.0, help="share of KV heads dropped")
     parser.add_argument("--tokens", type=int, default=65536, help="bytes a step")
     parser.add_argument("--workers", type=int, default=14)
-    parser.add_argument("--attention", choices=("flash", "cudnn"), default="cudnn")
-    parser.add_argument("--limit", type=float, default=3600, help="seconds after which training stops whatever the schedule says")
+    parser.add_argument("--recipe", choices=RECIPES, default="direct")
+    parser.add_argument("--attention", choices=("flash", "cudnn"), default="cudnn", help="of models that need no FlexAttention")
+    parser.add_argument("--kernel-options", type=json.loads, help="of FlexAttention, as JSON; default: PyTorch chooses")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--plain", action="store_true", help="without torch.compile")
     parser.add_argument("--corpus", type=pathlib.Path, default=HERE / "corpus.zip")
-    parser.add_argument("--out", type=pathlib.Path, default=HERE / "prover.safetensors")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
-    run = Run(args.phases, args.seed, args.rate, args.warmup, args.drop, args.tokens, args.workers)
+    if not args.seconds and not all(p.steps for p in args.phases):
+        parser.error("phases without steps need --seconds")
+    run = Run(args.name, args.phases, args.seed, args.rate, args.warmup, args.tokens, args.workers, args.recipe, args.seconds, args.device,
+              not args.plain, args.kernel_options)
     backend = SDPBackend.CUDNN_ATTENTION if args.attention == "cudnn" else SDPBackend.FLASH_ATTENTION
-    with sdpa_kernel(backend):
-        train(run, args.out, args.corpus, args.limit)
+    with sdpa_kernel(backend) if args.device == "cuda" else contextlib.nullcontext():
+        train(run, args.out, Corpus(args.corpus, "train"))
 
 
 if __name__ == "__main__":

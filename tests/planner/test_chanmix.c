@@ -219,6 +219,32 @@ static void shares_have_the_documented_defaults(void **state) {
     free(values);
 }
 
+static void a_head_of_few_channels_is_one_group(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_calibrator(2, 4, 2, 64);
+    float *values = random_values(40 * 4 * 64, 3);
+    const lk_tensor q = host_tensor(LK_F32, values, 4, 64), k = host_tensor(LK_F32, values, 2, 64);
+    lk_probe probe;
+    assert_int_equal(lk_probe_init(&probe, sizeof probe), LK_OK);
+    probe.period_tokens = 10;
+    probe.local_tokens = 9;
+    for (uint32_t l = 0; l < 2; ++l) {
+        add_keys(calibrator, l, values, 40);
+        assert_int_equal(lk_calibrator_add_probe(calibrator, l, &probe, &q, &k, 40), LK_OK);
+    }
+    lk_chanmix options = default_options();
+    options.retrieval_share = 0;
+    for (uint32_t group = 64; group <= 128; group *= 2) {
+        options.group = group;
+        lk_plan *plan = build(calibrator, &options);
+        assert_int_equal(key_of(plan, 1, 1).group, group);
+        assert_int_equal(value_of(plan, 1, 1).group, group == 64 ? 64 : 0);
+        lk_plan_destroy(&plan);
+    }
+    lk_calibrator_destroy(&calibrator);
+    free(values);
+}
+
 static void equal_ranges_leave_two_bits(void **state) {
     (void)state;
     const float all[] = {0, 3};
@@ -406,6 +432,7 @@ int main(void) {
         cmocka_unit_test(widths_follow_ranges_and_scores),
         cmocka_unit_test(pages_take_the_published_bytes),
         cmocka_unit_test(shares_have_the_documented_defaults),
+        cmocka_unit_test(a_head_of_few_channels_is_one_group),
         cmocka_unit_test(equal_ranges_leave_two_bits),
         cmocka_unit_test(pairs_are_as_many_as_the_rarer_class),
         cmocka_unit_test(scopes_differ),

@@ -38,7 +38,7 @@ std::uint64_t fingerprint(const llama::Model &model, const CostRequest &request)
 }
 
 llama::CostRunHandle make_run(const llama::Model &model, const CostRequest &request) {
-    const llama::Geometry shape(model.config());
+    const llama::Geometry shape = model.geometry();
     lk_cost_options options = llama::initialised(lk_cost_options_init);
     options.n_kinds = static_cast<std::uint32_t>(request.documents.size() / request.n_documents);
     options.n_documents = static_cast<std::uint32_t>(request.n_documents);

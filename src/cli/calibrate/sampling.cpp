@@ -446,7 +446,7 @@ void add_probe(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
 
 llama::CalibratorHandle sample_model(llama::Model &model, const SamplingRequest &request) {
     const llama::Config &c = model.config();
-    const llama::Geometry shape(c);
+    const llama::Geometry shape = model.geometry();
     const lk_geometry geometry = shape.view();
     lk_calibrator *made = nullptr;
     llama::check(lk_calibrator_create(&geometry, &made));

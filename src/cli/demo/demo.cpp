@@ -43,8 +43,7 @@ EvaluationRequest make_request(const DemoOptions &options, const llama::Model &m
     request.questions_per_document = kQuestionsPerDocument;
     request.seed = options.seed;
     request.material = read_material(origin.model, origin.text);
-    const llama::Config &c = model.config();
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const llama::Geometry geometry = model.geometry();
     for (const std::string &name : options.plans.empty() ? preset_names() : options.plans)
         request.plans.push_back(load_plan(name, geometry));
     return request;

@@ -71,9 +71,7 @@ Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model
       n_tokens_(n_tokens),
       n_vocabulary_(model.config().n_vocabulary) {
     if (request.compares) {
-        const llama::Config &c = model.config();
-        const llama::PlanHandle fp16 = llama::make_preset(
-            "fp16", llama::Geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim));
+        const llama::PlanHandle fp16 = llama::make_preset("fp16", model.geometry());
         reference_ = std::make_unique<llama::Session>(context, space, model, fp16.get(),
                                                       n_tokens + kAnswerTokens,
                                                       static_cast<std::uint32_t>(n_tokens));

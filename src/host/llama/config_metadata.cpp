@@ -1,4 +1,4 @@
-// The config of the shipped model's form: numbers in the metadata of its safetensors file.
+// The config of a model in one file, from the metadata of its safetensors file.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
@@ -30,9 +30,7 @@ std::uint32_t extent(const SafetensorsFile &file, const std::string &key) {
     return static_cast<std::uint32_t>(value);
 }
 
-}  // namespace
-
-Config read_metadata(const SafetensorsFile &file) {
+Config read_numbers(const SafetensorsFile &file) {
     Config config;
     config.n_vocabulary = extent(file, "vocab_size");
     config.width = extent(file, "hidden_size");
@@ -46,14 +44,23 @@ Config read_metadata(const SafetensorsFile &file) {
     Rope rope;
     rope.theta = number(file, "rope_theta");
     rope.head_dim = config.head_dim;
-    config.rope_frequencies = rope.frequencies();
+    config.rotations = {rope.rotation()};
     config.windows.assign(config.n_layers, 0);
     config.has_query_bias = true;
     config.prefix = {0};
-    if (config.n_vocabulary != 256)
-        throw Error("the model's vocabulary is not the 256 bytes");
     if (config.head_dim % 2 != 0)
         throw Error("the model's head_dim is odd");
+    return config;
+}
+
+}  // namespace
+
+Config read_metadata(const SafetensorsFile &file, const std::string &where) {
+    const auto text = file.metadata().find("config");
+    Config config =
+        text == file.metadata().end() ? read_numbers(file) : read_config(text->second, where);
+    if (config.n_vocabulary != 256)
+        throw Error("the model's vocabulary is not the 256 bytes");
     return config;
 }
 

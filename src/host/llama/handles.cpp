@@ -25,10 +25,15 @@ Geometry::Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uin
     layers_.assign(n_layers == 0 ? 1 : n_layers, layer);
 }
 
-Geometry::Geometry(const Config &config)
+Geometry::Geometry(const Config &config, const float *sink_logits)
     : Geometry(config.n_layers, config.n_query_heads, config.n_kv_heads, config.head_dim) {
-    for (std::size_t i = 0; i < layers_.size(); ++i)
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
         layers_[i].window_tokens = config.windows[i];
+        layers_[i].scale = static_cast<float>(config.attention_scale);
+        layers_[i].soft_cap = static_cast<float>(config.soft_cap);
+        if (config.has_learned_sinks)
+            layers_[i].sink_logits = sink_logits + i * config.n_query_heads;
+    }
 }
 
 lk_geometry Geometry::view() const {

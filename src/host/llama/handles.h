@@ -43,7 +43,8 @@ using CacheHandle = std::unique_ptr<lk_cache, DestroyCache>;
 // A geometry with its layers.
 class Geometry {
   public:
-    explicit Geometry(const Config &config);
+    // sink_logits: of a config with learned sinks [n_layers][n_query_heads], which outlive this.
+    Geometry(const Config &config, const float *sink_logits);
     Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uint32_t n_kv_heads,
              std::uint32_t head_dim);
     lk_geometry view() const;  // valid as long as this object

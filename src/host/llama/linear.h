@@ -15,9 +15,9 @@ namespace llama {
 class Linear {
   public:
     Linear() = default;
-    // weight: F16, BF16 or F32 [n_out][n_in], whose bytes outlive this; bias [n_out] or empty.
-    // Unpacked, the layer keeps its weights as floats, for steps of few rows; else each call of
-    // apply() unpacks them anew, a few rows of the weight at a time.
+    // weight: F16, BF16 or F32 [n_out][n_in]; bias [n_out] or empty. Unpacked, the layer keeps its
+    // weights as floats, for steps of few rows; else the bytes of weight outlive this, and each
+    // call of apply() unpacks them anew, a few rows of the weight at a time.
     Linear(const Tensor &weight, std::vector<float> bias, bool unpacked);
 
     std::size_t n_in() const { return n_in_; }

@@ -8,35 +8,39 @@ namespace llama {
 namespace {
 
 constexpr std::size_t kRowsPerTask = 64;
+constexpr float kGeluFactor = 0.79788456f;  // sqrt(2 / pi)
+constexpr float kGeluCube = 0.044715f;
 
 }  // namespace
 
 void Model::stretch_positions(double scale) {
     position_scale_ = scale;
-    cos_.clear();
-    sin_.clear();
+    turns_.assign(config_.rotations.size(), {});
 }
 
-void Model::extend_rope(std::size_t n_positions) {
+void Model::extend_turns(std::size_t n_positions) {
     const std::size_t half = config_.head_dim / 2;
-    std::size_t position = cos_.size() / half;
-    for (; position < n_positions; ++position) {
-        for (std::size_t i = 0; i < half; ++i) {
-            const double angle =
-                static_cast<double>(position) * position_scale_ * config_.rope_frequencies[i];
-            cos_.push_back(static_cast<float>(config_.rope_amplitude * std::cos(angle)));
-            sin_.push_back(static_cast<float>(config_.rope_amplitude * std::sin(angle)));
+    for (std::size_t r = 0; r < turns_.size(); ++r) {
+        const Rotation &rotation = config_.rotations[r];
+        Turns &turns = turns_[r];
+        for (std::size_t position = turns.cos.size() / half; position < n_positions; ++position) {
+            for (std::size_t i = 0; i < half; ++i) {
+                const double angle =
+                    static_cast<double>(position) * position_scale_ * rotation.frequencies[i];
+                turns.cos.push_back(static_cast<float>(rotation.amplitude * std::cos(angle)));
+                turns.sin.push_back(static_cast<float>(rotation.amplitude * std::sin(angle)));
+            }
         }
     }
 }
 
 // Rotates the pairs (i, i + head_dim / 2) of every head.
-void Model::rotate(float *x, std::size_t n_tokens, std::size_t n_heads,
-                   std::size_t first_position) {
+void Model::rotate(const Turns &turns, float *x, std::size_t n_tokens, std::size_t n_heads,
+                   std::size_t first_position) const {
     const std::size_t half = config_.head_dim / 2;
     for (std::size_t t = 0; t < n_tokens; ++t) {
-        const float *cosine = cos_.data() + (first_position + t) * half;
-        const float *sine = sin_.data() + (first_position + t) * half;
+        const float *cosine = turns.cos.data() + (first_position + t) * half;
+        const float *sine = turns.sin.data() + (first_position + t) * half;
         for (std::size_t h = 0; h < n_heads; ++h) {
             float *low = x + (t * n_heads + h) * 2 * half;
             float *high = low + half;
@@ -65,7 +69,9 @@ void Model::normalise(const float *x, const std::vector<float> &weight, float *y
     }
 }
 
-void Model::add_to_stream(std::size_t n_tokens) {
+void Model::add_to_stream(const std::vector<float> &end_norm, std::size_t n_tokens) {
+    if (!end_norm.empty())
+        normalise(scratch_.y.data(), end_norm, scratch_.y.data(), n_tokens);
     for (std::size_t i = 0; i < n_tokens * config_.width; ++i)
         scratch_.x[i] += scratch_.y[i];
 }
@@ -82,12 +88,41 @@ void Model::attend_block(std::uint32_t index, std::size_t n_tokens, std::size_t 
         normalise(s.q.data(), layer.query_norm, s.q.data(), n_tokens * config_.n_query_heads);
         normalise(s.k.data(), layer.key_norm, s.k.data(), n_tokens * config_.n_kv_heads);
     }
-    rotate(s.q.data(), n_tokens, config_.n_query_heads, first_position);
-    rotate(s.k.data(), n_tokens, config_.n_kv_heads, first_position);
+    const Turns &turns = turns_[config_.rotation_index(index)];
+    rotate(turns, s.q.data(), n_tokens, config_.n_query_heads, first_position);
+    rotate(turns, s.k.data(), n_tokens, config_.n_kv_heads, first_position);
     attention(index, static_cast<std::uint32_t>(n_tokens), s.q.data(), s.k.data(), s.v.data(),
               s.heads.data());
     layer.o.apply(s.heads.data(), n_tokens, s.y.data(), workers_);
-    add_to_stream(n_tokens);
+    add_to_stream(layer.attention_end_norm, n_tokens);
+}
+
+// Of the elements [first, last) of gate, with those of up.
+void Model::activate(std::size_t first, std::size_t last) {
+    const auto each = [&](const auto &product) {
+        for (std::size_t i = first; i < last; ++i)
+            scratch_.gate[i] = product(scratch_.gate[i], scratch_.up[i]);
+    };
+    const float slope = static_cast<float>(config_.activation_slope);
+    const float limit = static_cast<float>(config_.activation_limit);
+    switch (config_.activation) {
+        case Activation::kSilu:
+            each([](float gate, float up) { return gate / (1.0f + std::exp(-gate)) * up; });
+            break;
+        case Activation::kGelu:
+            each([](float gate, float up) {
+                const float inner = kGeluFactor * (gate + kGeluCube * gate * gate * gate);
+                return 0.5f * gate * (1.0f + std::tanh(inner)) * up;
+            });
+            break;
+        case Activation::kClampedSilu:
+            each([slope, limit](float gate, float up) {
+                const float low = std::min(gate, limit);
+                return low / (1.0f + std::exp(-slope * low)) *
+                       (std::clamp(up, -limit, limit) + 1.0f);
+            });
+            break;
+    }
 }
 
 void Model::mlp_block(const Layer &layer, std::size_t n_tokens) {
@@ -100,12 +135,10 @@ void Model::mlp_block(const Layer &layer, std::size_t n_tokens) {
         const std::size_t first = task * kRowsPerTask * config_.hidden;
         const std::size_t last =
             std::min(first + kRowsPerTask * config_.hidden, n_tokens * config_.hidden);
-        for (std::size_t i = first; i < last; ++i) {
-            s.gate[i] = s.gate[i] / (1.0f + std::exp(-s.gate[i])) * s.up[i];
-        }
+        activate(first, last);
     });
     layer.down.apply(s.gate.data(), n_tokens, s.y.data(), workers_);
-    add_to_stream(n_tokens);
+    add_to_stream(layer.mlp_end_norm, n_tokens);
 }
 
 std::vector<float> Model::forward(const Tokens &tokens, std::size_t first_position,
@@ -118,7 +151,7 @@ std::vector<float> Model::forward(const Tokens &tokens, std::size_t first_positi
         if (token >= config_.n_vocabulary)
             throw Error("token " + std::to_string(token) + " is beyond the vocabulary of " +
                         std::to_string(config_.n_vocabulary));
-    extend_rope(first_position + n);
+    extend_turns(first_position + n);
     const auto grow = [](std::vector<float> &v, std::size_t size) {
         if (v.size() < size)
             v.resize(size);
@@ -134,6 +167,9 @@ std::vector<float> Model::forward(const Tokens &tokens, std::size_t first_positi
     grow(s.up, n * config_.hidden);
     for (std::size_t t = 0; t < n; ++t)
         to_floats(*embeddings_, std::uint64_t{tokens[t]} * width, width, s.x.data() + t * width);
+    const float embedding_scale = static_cast<float>(config_.embedding_scale);
+    for (std::size_t i = 0; i < n * width; ++i)
+        s.x[i] *= embedding_scale;
     for (std::uint32_t l = 0; l < config_.n_layers; ++l) {
         attend_block(l, n, first_position, attention);
         mlp_block(layers_[l], n);
@@ -142,6 +178,10 @@ std::vector<float> Model::forward(const Tokens &tokens, std::size_t first_positi
     std::vector<float> logits(n_rows * config_.n_vocabulary);
     normalise(s.x.data() + first_row * width, final_norm_, s.y.data(), n_rows);
     head_.apply(s.y.data(), n_rows, logits.data(), workers_);
+    const float cap = static_cast<float>(config_.final_soft_cap);
+    if (cap != 0)
+        for (float &logit : logits)
+            logit = cap * std::tanh(logit / cap);
     return logits;
 }
 

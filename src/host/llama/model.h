@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config.h"
+#include "handles.h"
 #include "linear.h"
 #include "weights.h"
 #include "workers.h"
@@ -31,6 +32,8 @@ class Model {
     unsigned n_threads() const { return workers_.n_threads(); }
 
     const Config &config() const { return config_; }
+    // Its learned sinks are the model's, which must outlive it.
+    Geometry geometry() const { return Geometry(config_, sink_logits_.data()); }
     const Weights &weights() const { return weights_; }
     const std::string &config_text() const { return config_text_; }
 
@@ -45,24 +48,36 @@ class Model {
   private:
     struct Layer {
         std::vector<float> input_norm, mlp_norm;
-        std::vector<float> query_norm, key_norm;  // [head_dim] or empty
+        std::vector<float> query_norm, key_norm;              // [head_dim] or empty
+        std::vector<float> attention_end_norm, mlp_end_norm;  // [width] or empty
         Linear q, k, v, o, gate, up, down;
+    };
+    // Of a rotation, for the positions so far.
+    struct Turns {
+        std::vector<float> cos, sin;  // [n_positions][head_dim / 2]
     };
     struct Scratch {
         std::vector<float> x, y, q, k, v, heads, gate, up;
     };
 
     std::vector<float> read_floats(const std::string &name, std::size_t n) const;
+    std::vector<float> read_norm(const std::string &name, std::size_t n) const;
     Linear read_linear(const std::string &name, std::size_t n_out, std::size_t n_in,
                        bool has_bias) const;
+    void read_norms(const std::string &name, Layer &layer) const;
+    void read_mlp(const std::string &name, Layer &layer) const;
+    void read_expert(const std::string &name, Layer &layer) const;
     Layer read_layer(std::uint32_t index) const;
-    void extend_rope(std::size_t n_positions);
-    void rotate(float *x, std::size_t n_tokens, std::size_t n_heads, std::size_t first_position);
+    void read_sinks();
+    void extend_turns(std::size_t n_positions);
+    void rotate(const Turns &turns, float *x, std::size_t n_tokens, std::size_t n_heads,
+                std::size_t first_position) const;
     void normalise(const float *x, const std::vector<float> &weight, float *y, std::size_t n_rows);
     void attend_block(std::uint32_t index, std::size_t n_tokens, std::size_t first_position,
                       const Attention &attention);
     void mlp_block(const Layer &layer, std::size_t n_tokens);
-    void add_to_stream(std::size_t n_tokens);
+    void activate(std::size_t first, std::size_t last);
+    void add_to_stream(const std::vector<float> &end_norm, std::size_t n_tokens);
 
     Config config_;
     Weights weights_;
@@ -71,10 +86,11 @@ class Model {
     Workers workers_;
     const Tensor *embeddings_;
     std::vector<Layer> layers_;
+    std::vector<float> sink_logits_;  // [n_layers][n_query_heads] or empty
     std::vector<float> final_norm_;
     Linear head_;
     double position_scale_ = 1;
-    std::vector<float> cos_, sin_;  // [n_positions][head_dim / 2]
+    std::vector<Turns> turns_;  // one for each of the config's rotations
     Scratch scratch_;
 };
 

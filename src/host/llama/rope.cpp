@@ -28,6 +28,8 @@ double mscale_of(double factor, double mscale) {
 
 }  // namespace
 
+Rotation Rope::rotation() const { return {frequencies(), amplitude()}; }
+
 std::vector<double> Rope::frequencies() const {
     const std::size_t half = head_dim / 2;
     double low = 0, high = 0;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "config.h"
+
 namespace llama {
 
 enum class RopeKind { kDefault, kLinear, kLlama3, kYarn };
@@ -27,8 +29,9 @@ struct Rope {
     double mscale = 0, mscale_all = 0;  // 0 = not given
     bool is_truncated = true;           // the bounds are whole channels
 
+    Rotation rotation() const;
     std::vector<double> frequencies() const;  // [head_dim / 2], radians a position
-    double amplitude() const;                 // factor of turned queries and of turned keys
+    double amplitude() const;
 };
 
 }  // namespace llama

@@ -19,7 +19,7 @@ std::uint64_t budget_bytes(const lk_plan *plan, std::uint64_t n_tokens, std::uin
 Session::Session(lk_context *context, TensorSpace &space, Model &model, const lk_plan *plan,
                  std::uint64_t max_tokens, std::uint32_t max_step_tokens)
     : space_(space), model_(model), ranks_by_queries_(ranks_by_queries(plan)) {
-    const Geometry geometry(model.config());
+    const Geometry geometry = model.geometry();
     const lk_geometry view = geometry.view();
     lk_cache_desc desc = initialised(lk_cache_desc_init);
     desc.max_sequences = kMostSequences;

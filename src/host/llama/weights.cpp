@@ -96,7 +96,7 @@ const Tensor &Weights::at(const std::string &name,
 ModelSource read_model_file(const std::string &path) {
     ModelSource source;
     source.weights.add(path);
-    source.config = read_metadata(*source.weights.files().front());
+    source.config = read_metadata(*source.weights.files().front(), path);
     source.is_unpacked = true;
     return source;
 }
