@@ -62,7 +62,6 @@ struct DecodeArgs {
     uint32_t value_metadata_bytes;
     uint32_t own_query_bytes;  // decode_own_query_bytes(), or 0: no page has an order of its own
     uint32_t kind;             // DecodeKind of the layer's page formats
-    uint32_t has_many_work_tiles;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
     kDecodePlain,     // native formats, FP16 parameters, one group in a page, no shared slots
@@ -77,19 +76,23 @@ enum DecodeKind : uint32_t {
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
-// Thread blocks that a multiprocessor runs at once, and their warps: registers decide. Two smaller
-// thread blocks hide each other's beginnings and ends, but leave more splits to merge.
+// Warps that a multiprocessor runs at once: registers decide.
+constexpr uint32_t decode_warps(uint32_t head_dim, uint32_t tile_columns, uint32_t kind) {
+    if (head_dim > 128 || tile_columns > 8)
+        return 8;
+    const bool is_wide = kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16;
+    return is_wide ? 12 : 16;
+}
+// The thread blocks that they make, and the warps of each. Two smaller thread blocks hide each
+// other's beginnings and ends, but leave more splits to merge.
 struct DecodeShape {
     uint32_t n_warps;
     uint32_t n_blocks;
 };
 constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uint32_t kind,
                                    bool has_many_work_tiles) {
-    if (head_dim > 128 || tile_columns > 8)
-        return {8, 1};
-    if (kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16)
-        return {12, 1};
-    return has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{16, 1};
+    const uint32_t n_warps = decode_warps(head_dim, tile_columns, kind);
+    return n_warps == 16 && has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{n_warps, 1};
 }
 // Before sm_90 the shared memory of a multiprocessor admits this many warps: kernels are compiled
 // for no more, which leaves each of them more registers.

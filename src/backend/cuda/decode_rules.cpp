@@ -74,8 +74,6 @@ uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
     return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
 }
 
-bool has_many_work_tiles(uint32_t n_work_tiles, uint32_t n_sms) { return n_work_tiles >= n_sms; }
-
 }  // namespace
 
 // A layer is run as the kind that all of its heads can be run as.
@@ -129,8 +127,7 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
                                    uint32_t n_columns) const {
     const Layer &of = layers_[layer];
     const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
-    const DecodeShape blocks =
-        decode_shape(of.head_dim, columns, of.kind, has_many_work_tiles(n_work_tiles, n_sms_));
+    const DecodeShape blocks = decode_shape(of.head_dim, columns, of.kind, n_work_tiles >= n_sms_);
     return {n_sms_ * blocks.n_blocks,
             warps(of, columns, blocks),
             columns,
@@ -168,7 +165,6 @@ void DecodeRules::fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args
     args->key_metadata_bytes = of.key_metadata_bytes;
     args->value_metadata_bytes = of.value_metadata_bytes;
     args->kind = of.kind;
-    args->has_many_work_tiles = has_many_work_tiles(split.n_work_tiles, n_sms_);
 }
 
 }  // namespace cuda
