@@ -71,8 +71,17 @@ enum DecodeKind : uint32_t {
     kDecodeF8Wide,    // the same with keys of 8 bits and values of 8 and 4
     kDecodeF8,        // native formats, FP8 parameters
     kDecodeF16,       // native formats, FP16 parameters
-    kDecodeNone       // others: left to launch_tile()
+    kDecodeF16Pages64,  // the same in shorter pages
+    kDecodeF16Pages32,
+    kDecodeNone  // others: left to launch_tile()
 };
+// The tokens of a packed page.
+constexpr uint32_t decode_page_tokens(uint32_t kind) {
+    return kind == kDecodeF16Pages64 ? 64 : kind == kDecodeF16Pages32 ? 32 : 128;
+}
+constexpr bool reads_all_formats(uint32_t kind) {
+    return kind == kDecodeF8 || kind == kDecodeF16 || decode_page_tokens(kind) < 128;
+}
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
@@ -98,10 +107,10 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uin
 // for no more, which leaves each of them more registers.
 constexpr uint32_t kSmallSharedWarps = 12;
 constexpr uint32_t kSmallSharedBytes = 164 * 1024;
-// Are there kernels of split-k columns, for up to four query columns? kDecodeF8 and kDecodeF16 have
-// no others.
+// Are there kernels of split-k columns, for up to four query columns? Kinds of all formats have no
+// others.
 constexpr bool has_split_k(uint32_t head_dim, uint32_t kind) {
-    return kind == kDecodeF8 || kind == kDecodeF16 || (kind != kDecodePlain && head_dim <= 128);
+    return reads_all_formats(kind) || (kind != kDecodePlain && head_dim <= 128);
 }
 // Shared memory of a thread block.
 constexpr uint32_t kQueryCopies = 2;
@@ -109,7 +118,7 @@ constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) 
     return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
 }
 constexpr uint32_t kPad = 4;  // floats after a warp's outputs of a column, against bank conflicts
-// Three copies of four columns, for each warp: pages of kDecodeF8 and kDecodeF16 whose order of
+// Three copies of four columns, for each warp: pages of kinds of all formats whose order of
 // channels or shared slots are not those of their head.
 constexpr uint32_t decode_own_query_bytes(uint32_t head_dim) { return 3 * head_dim * 4 * 2; }
 constexpr uint32_t decode_ring_bytes(uint32_t key_metadata_bytes, uint32_t value_metadata_bytes,

@@ -227,7 +227,8 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         // Queries come first: after the copies of pages they would be late.
         load_queries<Method>(args, work_tile, item, n_history, reinterpret_cast<__half *>(memory),
                              columns, warp, n_warps, lane);
-        uint32_t n_mine = find_kv_tiles(args, item, n_tokens, 0, mine, warp, n_warps, lane);
+        uint32_t n_mine =
+            find_kv_tiles<Method::kTokenTiles>(args, item, n_tokens, 0, mine, warp, n_warps, lane);
         ring.start(n_mine);
         if (warp == n_warps - 1)
             read_slots(args, item, slots, lane);
@@ -245,7 +246,8 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
             if (n_mine < kWarpKvTiles)
                 break;
             turn += kWarpKvTiles;
-            n_mine = find_kv_tiles(args, item, n_tokens, turn, mine, warp, n_warps, lane);
+            n_mine = find_kv_tiles<Method::kTokenTiles>(args, item, n_tokens, turn, mine, warp,
+                                                        n_warps, lane);
             ring.start(n_mine);
         }
         __syncthreads();

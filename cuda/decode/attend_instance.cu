@@ -64,10 +64,12 @@ template <>
 cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
                                                         cudaStream_t stream) {
     using namespace instance;
-    if (args.kind == kDecodeF8)
-        return launch_split_k<kDecodeF8>(args, stream);
-    if (args.kind == kDecodeF16)
-        return launch_split_k<kDecodeF16>(args, stream);
+    switch (args.kind) {
+        case kDecodeF8: return launch_split_k<kDecodeF8>(args, stream);
+        case kDecodeF16: return launch_split_k<kDecodeF16>(args, stream);
+        case kDecodeF16Pages64: return launch_split_k<kDecodeF16Pages64>(args, stream);
+        case kDecodeF16Pages32: return launch_split_k<kDecodeF16Pages32>(args, stream);
+    }
     if constexpr (has_split_k(LK_CUDA_HEAD_DIM, kDecodeF8Narrow)) {
         if (args.kind == kDecodeF8Narrow)
             return launch_split_k<kDecodeF8Narrow>(args, stream);
