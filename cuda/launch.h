@@ -62,7 +62,6 @@ struct DecodeArgs {
     uint32_t value_metadata_bytes;
     uint32_t own_query_bytes;  // decode_own_query_bytes(), or 0: no page has an order of its own
     uint32_t kind;             // DecodeKind of the layer's page formats
-    uint32_t has_many_work_tiles;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
     kDecodePlain,     // native formats, FP16 parameters, one group in a page, no shared slots
@@ -72,33 +71,46 @@ enum DecodeKind : uint32_t {
     kDecodeF8Wide,    // the same with keys of 8 bits and values of 8 and 4
     kDecodeF8,        // native formats, FP8 parameters
     kDecodeF16,       // native formats, FP16 parameters
-    kDecodeNone       // others: left to launch_tile()
+    kDecodeF16Pages64,  // the same in shorter pages
+    kDecodeF16Pages32,
+    kDecodeNone  // others: left to launch_tile()
 };
+// The tokens of a packed page.
+constexpr uint32_t decode_page_tokens(uint32_t kind) {
+    return kind == kDecodeF16Pages64 ? 64 : kind == kDecodeF16Pages32 ? 32 : 128;
+}
+constexpr bool reads_all_formats(uint32_t kind) {
+    return kind == kDecodeF8 || kind == kDecodeF16 || decode_page_tokens(kind) < 128;
+}
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
-// Thread blocks that a multiprocessor runs at once, and their warps: registers decide. Two smaller
-// thread blocks hide each other's beginnings and ends, but leave more splits to merge.
+// Warps that a multiprocessor runs at once: registers decide.
+constexpr uint32_t decode_warps(uint32_t head_dim, uint32_t tile_columns, uint32_t kind) {
+    if (head_dim > 128 || tile_columns > 8)
+        return 8;
+    const bool is_wide = kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16;
+    return is_wide ? 12 : 16;
+}
+// The thread blocks that they make, and the warps of each. Two smaller thread blocks hide each
+// other's beginnings and ends, but leave more splits to merge.
 struct DecodeShape {
     uint32_t n_warps;
     uint32_t n_blocks;
 };
 constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uint32_t kind,
                                    bool has_many_work_tiles) {
-    if (head_dim > 128 || tile_columns > 8)
-        return {8, 1};
-    if (kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16)
-        return {12, 1};
-    return has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{16, 1};
+    const uint32_t n_warps = decode_warps(head_dim, tile_columns, kind);
+    return n_warps == 16 && has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{n_warps, 1};
 }
 // Before sm_90 the shared memory of a multiprocessor admits this many warps: kernels are compiled
 // for no more, which leaves each of them more registers.
 constexpr uint32_t kSmallSharedWarps = 12;
 constexpr uint32_t kSmallSharedBytes = 164 * 1024;
-// Are there kernels of split-k columns, for up to four query columns? kDecodeF8 and kDecodeF16 have
-// no others.
+// Are there kernels of split-k columns, for up to four query columns? Kinds of all formats have no
+// others.
 constexpr bool has_split_k(uint32_t head_dim, uint32_t kind) {
-    return kind == kDecodeF8 || kind == kDecodeF16 || (kind != kDecodePlain && head_dim <= 128);
+    return reads_all_formats(kind) || (kind != kDecodePlain && head_dim <= 128);
 }
 // Shared memory of a thread block.
 constexpr uint32_t kQueryCopies = 2;
@@ -106,7 +118,7 @@ constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) 
     return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
 }
 constexpr uint32_t kPad = 4;  // floats after a warp's outputs of a column, against bank conflicts
-// Three copies of four columns, for each warp: pages of kDecodeF8 and kDecodeF16 whose order of
+// Three copies of four columns, for each warp: pages of kinds of all formats whose order of
 // channels or shared slots are not those of their head.
 constexpr uint32_t decode_own_query_bytes(uint32_t head_dim) { return 3 * head_dim * 4 * 2; }
 constexpr uint32_t decode_ring_bytes(uint32_t key_metadata_bytes, uint32_t value_metadata_bytes,

@@ -15,7 +15,6 @@ namespace cuda {
 // Decode copies a packed page in chunks of whole strips, of at most this many bytes.
 constexpr uint32_t kChunkBytes = 5120;
 constexpr uint32_t kKvTileBytes = 96;  // of a KV tile as it is looked up
-constexpr uint32_t kRowTiles = 8;      // KV tiles that a raw block counts as
 constexpr uint32_t kWarpKvTiles =
     12;  // of an item, for each warp of its thread block; a raw block has eight
 

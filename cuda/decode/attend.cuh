@@ -185,25 +185,25 @@ __device__ __forceinline__ LogitRules logit_rules(const DecodeArgs &args, const 
             layer.soft_cap > 0 ? 2.0f / layer.soft_cap : 0.0f};
 }
 
-template <int kThreads, int kBlocks>
-__host__ __device__ constexpr int most_threads() {
+template <uint32_t kWarps>
+__host__ __device__ constexpr uint32_t most_threads() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-    constexpr int kMost = kSmallSharedWarps * kWarp / kBlocks;
-    return kThreads < kMost ? kThreads : kMost;
+    return (kWarps < kSmallSharedWarps ? kWarps : kSmallSharedWarps) * kWarp;
 #else
-    return kThreads;
+    return kWarps * kWarp;
 #endif
 }
 
-template <class Method, int kThreads, int kBlocks>
-__global__ void __launch_bounds__(most_threads<kThreads, kBlocks>(), kBlocks)
+// kWarps: of a multiprocessor, which one thread block has or two share.
+template <class Method, uint32_t kWarps>
+__global__ void __launch_bounds__(most_threads<kWarps>(), 1)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
     extern __shared__ __align__(128) uint8_t memory[];
     __shared__ WorkItem item;
     __shared__ Column columns[Method::kColumns];
     __shared__ LogitRules rules;
     __shared__ uint8_t slots[2 * kRawSlots];
-    __shared__ __align__(8) uint64_t barriers[kThreads / kWarp * 2];
+    __shared__ __align__(8) uint64_t barriers[kWarps * 2];
     const uint32_t warp = threadIdx.x / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_warps = blockDim.x / kWarp;
@@ -227,7 +227,8 @@ __global__ void __launch_bounds__(most_threads<kThreads, kBlocks>(), kBlocks)
         // Queries come first: after the copies of pages they would be late.
         load_queries<Method>(args, work_tile, item, n_history, reinterpret_cast<__half *>(memory),
                              columns, warp, n_warps, lane);
-        uint32_t n_mine = find_kv_tiles(args, item, n_tokens, 0, mine, warp, n_warps, lane);
+        uint32_t n_mine =
+            find_kv_tiles<Method::kTokenTiles>(args, item, n_tokens, 0, mine, warp, n_warps, lane);
         ring.start(n_mine);
         if (warp == n_warps - 1)
             read_slots(args, item, slots, lane);
@@ -245,7 +246,8 @@ __global__ void __launch_bounds__(most_threads<kThreads, kBlocks>(), kBlocks)
             if (n_mine < kWarpKvTiles)
                 break;
             turn += kWarpKvTiles;
-            n_mine = find_kv_tiles(args, item, n_tokens, turn, mine, warp, n_warps, lane);
+            n_mine = find_kv_tiles<Method::kTokenTiles>(args, item, n_tokens, turn, mine, warp,
+                                                        n_warps, lane);
             ring.start(n_mine);
         }
         __syncthreads();

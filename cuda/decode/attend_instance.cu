@@ -38,11 +38,10 @@ cudaError_t allow_shared_memory() {
     return error;
 }
 
-template <class Method, DecodeKind kKind, bool kManyWorkTiles>
+template <class Method, DecodeKind kKind>
 cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
-    constexpr DecodeShape kShape =
-        decode_shape(LK_CUDA_HEAD_DIM, Method::kColumns, kKind, kManyWorkTiles);
-    constexpr auto kKernel = decode_kernel<Method, kShape.n_warps * 32, kShape.n_blocks>;
+    constexpr uint32_t kWarps = decode_warps(LK_CUDA_HEAD_DIM, Method::kColumns, kKind);
+    constexpr auto kKernel = decode_kernel<Method, kWarps>;
     const uint32_t bytes =
         decode_shared_bytes(LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
                             decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes,
@@ -54,11 +53,9 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
-// Many work tiles have kernels of their own where their shape differs.
-template <class Method, DecodeKind kKind>
-cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
-    return args.has_many_work_tiles ? launch<Method, kKind, true>(args, stream)
-                                    : launch<Method, kKind, false>(args, stream);
+template <DecodeKind kKind>
+cudaError_t launch_split_k(const DecodeArgs &args, cudaStream_t stream) {
+    return launch<BySplitK<kStrips, kKind>, kKind>(args, stream);
 }
 
 }  // namespace instance
@@ -67,25 +64,27 @@ template <>
 cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
                                                         cudaStream_t stream) {
     using namespace instance;
-    if (args.kind == kDecodeF8)
-        return launch_both<BySplitK<kStrips, kDecodeF8>, kDecodeF8>(args, stream);
-    if (args.kind == kDecodeF16)
-        return launch_both<BySplitK<kStrips, kDecodeF16>, kDecodeF16>(args, stream);
+    switch (args.kind) {
+        case kDecodeF8: return launch_split_k<kDecodeF8>(args, stream);
+        case kDecodeF16: return launch_split_k<kDecodeF16>(args, stream);
+        case kDecodeF16Pages64: return launch_split_k<kDecodeF16Pages64>(args, stream);
+        case kDecodeF16Pages32: return launch_split_k<kDecodeF16Pages32>(args, stream);
+    }
     if constexpr (has_split_k(LK_CUDA_HEAD_DIM, kDecodeF8Narrow)) {
         if (args.kind == kDecodeF8Narrow)
-            return launch_both<BySplitK<kStrips, kDecodeF8Narrow>, kDecodeF8Narrow>(args, stream);
+            return launch_split_k<kDecodeF8Narrow>(args, stream);
         if (args.kind == kDecodeF8Wide)
-            return launch_both<BySplitK<kStrips, kDecodeF8Wide>, kDecodeF8Wide>(args, stream);
+            return launch_split_k<kDecodeF8Wide>(args, stream);
         if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
-            return launch_both<BySplitK<kStrips, kDecodeF8By32>, kDecodeF8By32>(args, stream);
+            return launch_split_k<kDecodeF8By32>(args, stream);
     }
     if (args.kind == kDecodeF8By32)
-        return launch_both<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
+        return launch<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
     if (args.tile_columns == 4)
-        return launch_both<ByBytes<kStrips>, kDecodePlain>(args, stream);
+        return launch<ByBytes<kStrips>, kDecodePlain>(args, stream);
     if (args.tile_columns > 8)
-        return launch<ByF16<kStrips, 2, kDecodePlain>, kDecodePlain, false>(args, stream);
-    return launch_both<ByF16<kStrips, 1, kDecodePlain>, kDecodePlain>(args, stream);
+        return launch<ByF16<kStrips, 2, kDecodePlain>, kDecodePlain>(args, stream);
+    return launch<ByF16<kStrips, 1, kDecodePlain>, kDecodePlain>(args, stream);
 }
 
 }  // namespace cuda

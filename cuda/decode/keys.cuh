@@ -21,7 +21,32 @@
 namespace lk {
 namespace cuda {
 
-constexpr int kPageTiles = 8;
+constexpr int kPageTiles = 8;  // of a page of 128 tokens
+// A strip of kBits of a page of kTokenTiles tiles: its bytes, and its words in a lane. Four words
+// or more lie in vectors of four, [vector][lane][4], fewer next to each other, [lane][words].
+template <int kBits, int kTokenTiles>
+constexpr uint32_t kStripBytes = kBits *kTokenTiles * 32;
+template <int kBits, int kTokenTiles>
+constexpr int kLaneWords = kBits *kTokenTiles / 4;
+template <int kBits, int kTokenTiles>
+constexpr int kLaneVectors =
+    kLaneWords<kBits, kTokenTiles> < 4 ? 1 : kLaneWords<kBits, kTokenTiles> / 4;
+template <int kBits, int kTokenTiles>
+constexpr int kVectorTiles = kTokenTiles / kLaneVectors<kBits, kTokenTiles>;
+// From lane to lane.
+template <int kBits, int kTokenTiles>
+constexpr uint32_t kLaneBytes =
+    kLaneWords<kBits, kTokenTiles> < 4 ? kLaneWords<kBits, kTokenTiles> * 4 : 16;
+template <int kBits, int kTokenTiles>
+__device__ __forceinline__ uint4 load_vector(uint32_t address) {
+    if (kLaneWords<kBits, kTokenTiles> == 1)
+        return make_uint4(load_shared1(address), 0, 0, 0);
+    if (kLaneWords<kBits, kTokenTiles> == 2) {
+        const uint2 w = load_shared2(address);
+        return make_uint4(w.x, w.y, 0, 0);
+    }
+    return load_shared4(address);
+}
 // The channels of stored channels for 16-bit pages follow those for packed pages: raw pages lie
 // among packed ones, and have no permutation.
 constexpr uint32_t kRawSlots = 256;
@@ -77,10 +102,10 @@ __device__ __forceinline__ void multiply_f16_tile(float (&s)[kTiles][4], const u
 }
 
 // The state of a KV tile: first the logits of its tokens, then their weights in the same registers.
-template <int kTiles>
+template <int kTiles, int kTokenTiles = kPageTiles>
 struct Work {
-    float s[kPageTiles][kTiles][4];  // products of codes and ranges, without the midpoints
-    float midpoint[kTiles][4];       // row g: of token group g
+    float s[kTokenTiles][kTiles][4];  // products of codes and ranges, without the midpoints
+    float midpoint[kTiles][4];        // row g: of token group g
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -89,13 +114,13 @@ struct Work {
             for (int i = 0; i < 4; ++i) {
                 midpoint[c][i] = 0;
 #pragma unroll
-                for (int t = 0; t < kPageTiles; ++t)
+                for (int t = 0; t < kTokenTiles; ++t)
                     s[t][c][i] = 0;
             }
     }
     __device__ __forceinline__ void scale(float even, float odd) {
 #pragma unroll
-        for (int t = 0; t < kPageTiles; ++t)
+        for (int t = 0; t < kTokenTiles; ++t)
 #pragma unroll
             for (int c = 0; c < kTiles; ++c)
 #pragma unroll

@@ -18,6 +18,7 @@ class ByF16 {
   public:
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = kTiles * 8;
+    static constexpr int kTokenTiles = kPageTiles;
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     // A query in shared memory, in its copies.
@@ -79,6 +80,7 @@ class ByBytes {
   public:
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 4;
+    static constexpr int kTokenTiles = kPageTiles;
     static constexpr int kQueryShift = 0;
 
     // As ByF16 does, but each query column twice: for the two columns of a B fragment of bytes.
@@ -193,6 +195,7 @@ class BySplitK {
   public:
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 4;
+    static constexpr int kTokenTiles = kTilesOf<kKind>;
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
@@ -282,9 +285,9 @@ class BySplitK {
                                                     uint32_t slots, uint32_t kv_tile,
                                                     const Position &position, const ByteLane &lane,
                                                     const LogitRules &rules) {
-        uint32_t pairs[kPageTiles];
+        uint32_t pairs[kTokenTiles];
         float weight_scale;
-        Work<1> work;
+        Work<1, kTokenTiles> work;
         {
             const Keys keys = read_keys(kv_tile);
             Queries arranged = queries;
@@ -297,7 +300,7 @@ class BySplitK {
             }
             multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, slots, lane.lane,
                                                         work);
-            float x[kPageTiles * 2];
+            float x[kTokenTiles * 2];
             finish_split_k<kStrips, kKind>(keys, work, position.first_token, lane, rules, x);
             weight_scale = make_weights(ring, read_values(kv_tile), lane, x, pairs);
         }
@@ -313,11 +316,11 @@ class BySplitK {
     // are large, weights stay below 1.
     __device__ __forceinline__ float make_weights(const Ring &ring, const Values &values,
                                                   const ByteLane &lane,
-                                                  const float (&x)[kPageTiles * 2],
-                                                  uint32_t (&pairs)[kPageTiles]) {
+                                                  const float (&x)[kTokenTiles * 2],
+                                                  uint32_t (&pairs)[kTokenTiles]) {
         float most[2] = {kHidden, kHidden};
 #pragma unroll
-        for (int i = 0; i < kPageTiles * 2; ++i)
+        for (int i = 0; i < kTokenTiles * 2; ++i)
             most[i % 2] = fmaxf(most[i % 2], x[i]);
         bool is_large = false;
         if (!kHasF8<kKind>) {
@@ -329,7 +332,7 @@ class BySplitK {
         g_.raise(fmaxf(most[0], most[1]), scale * parameter_scale * code_scale(values.bits),
                  is_large ? 0.0f : kSlack);
         const float up = is_large ? 0.0f : static_cast<float>(kSplitKUp<kKind>);
-        make_split_k_weights<kPageTiles>(x, up - g_.row_max, pairs);
+        make_split_k_weights<kTokenTiles>(x, up - g_.row_max, pairs);
         return scale;
     }
 

@@ -13,6 +13,7 @@ namespace cuda {
 template <int kColumnTiles, DecodeKind kOfKind>
 struct KeysByF16 {
     static constexpr int kTiles = kColumnTiles;
+    static constexpr int kTokenTiles = kTilesOf<kOfKind>;
     static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
     using Strips = KeyStrips<kBits, kCount, kTiles, kKind>;
@@ -21,6 +22,9 @@ struct KeysByF16 {
     static constexpr uint32_t kSlotsOfPair = 2;  // that need such a strip
 };
 
+template <class By>
+using WorkOf = Work<By::kTiles, By::kTokenTiles>;
+
 // A chunk of packed keys goes through the widths that it holds. Strips [strip, end) are of kBits,
 // as far as the chunk has them: two at a time, which keeps more products in flight, then a last
 // one.
@@ -28,18 +32,20 @@ template <int kBits, class By>
 __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &queries,
                                                uint32_t metadata, uint32_t slots, uint32_t end,
                                                uint32_t lane, uint32_t chunk_end, uint32_t &strip,
-                                               uint32_t &words, Work<By::kTiles> &work) {
+                                               uint32_t &words, WorkOf<By> &work) {
     constexpr int kCount = kBits <= 4 && By::kTiles == 1 ? 2 : 1;
     using Strips = typename By::template Strips<kBits, kCount>;
     using Strip = typename By::template Strips<kBits, 1>;
-    end = min(end, strip + (chunk_end - words) / (kBits * 256));
+    constexpr uint32_t kBytes = kStripBytes<kBits, By::kTokenTiles>;
+    const uint32_t lane_offset = lane * kLaneBytes<kBits, By::kTokenTiles>;
+    end = min(end, strip + (chunk_end - words) / kBytes);
 #pragma unroll 1
-    for (; strip + kCount <= end; strip += kCount, words += kCount * kBits * 256)
-        Strips(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane * 16);
+    for (; strip + kCount <= end; strip += kCount, words += kCount * kBytes)
+        Strips(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane_offset);
     if (kCount > 1 && strip < end) {
-        Strip(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane * 16);
+        Strip(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane_offset);
         ++strip;
-        words += kBits * 256;
+        words += kBytes;
     }
 }
 
@@ -48,18 +54,19 @@ template <class By>
 __device__ __forceinline__ void multiply_shared(const Keys &keys, const Queries &queries,
                                                 uint32_t metadata, uint32_t slots, uint32_t lane,
                                                 uint32_t chunk_end, uint32_t &strip,
-                                                uint32_t &words, Work<By::kTiles> &work) {
+                                                uint32_t &words, WorkOf<By> &work) {
     using Strip = typename By::SharedStrip;
 #pragma unroll 1
     for (; strip >= keys.end4 && (strip - keys.end4) * 16 < By::kSlotsOfPair * keys.n_shared &&
            words < chunk_end;
-         ++strip, words += 512)
-        Strip(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane * 16);
+         ++strip, words += kStripBytes<2, By::kTokenTiles>)
+        Strip(keys, queries, metadata, slots, strip, lane)
+            .multiply(work, words + lane * kLaneBytes<2, By::kTokenTiles>);
 }
 
 // The sums of wider strips, on the scale of strips of 2 bits.
 template <class By>
-__device__ __forceinline__ void scale_to_2(const Keys &keys, Work<By::kTiles> &work) {
+__device__ __forceinline__ void scale_to_2(const Keys &keys, WorkOf<By> &work) {
     constexpr DecodeKind kKind = By::kKind;
     const float from = keys.end4 > keys.end8    ? kKeyScale<kKind, 4>
                        : keys.end8 > keys.end16 ? kKeyScale<kKind, 8>
@@ -70,8 +77,7 @@ __device__ __forceinline__ void scale_to_2(const Keys &keys, Work<By::kTiles> &w
 // Keys of a packed page.
 template <int kStrips, class By>
 __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, const Queries &queries,
-                                              uint32_t slots, uint32_t lane,
-                                              Work<By::kTiles> &work) {
+                                              uint32_t slots, uint32_t lane, WorkOf<By> &work) {
     constexpr DecodeKind kKind = By::kKind;
     const uint32_t metadata = ring.key_metadata();
     const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;

@@ -13,7 +13,8 @@ namespace cuda {
 // of an FP16 number whose exponent has a bias of 15 instead of 8: kernels of FP8 parameters leave
 // it at that, and have queries and weights that are larger by as much.
 template <DecodeKind kKind>
-constexpr bool kHasF8 = kKind != kDecodePlain &&kKind != kDecodeF16;
+constexpr bool kHasF8 = kKind == kDecodeF8By32 || kKind == kDecodeF8Narrow ||
+                        kKind == kDecodeF8Wide || kKind == kDecodeF8;
 template <DecodeKind kKind>
 constexpr int kParameterShift = kHasF8<kKind> ? 7 : 0;
 template <DecodeKind kKind>
@@ -27,7 +28,10 @@ constexpr bool kHasAnyGroups = kKind != kDecodePlain &&kKind != kDecodeF8By32;
 // Kinds of all native formats: keys of 8 bits, values of 8 and 4 bits, groups of 16, and pages of a
 // head whose keys have different formats or permutations of their own too.
 template <DecodeKind kKind>
-constexpr bool kHasAllFormats = kKind == kDecodeF8 || kKind == kDecodeF16;
+constexpr bool kHasAllFormats = reads_all_formats(kKind);
+// Tiles of 16 tokens of a packed page.
+template <DecodeKind kKind>
+constexpr int kTilesOf = decode_page_tokens(kKind) / 16;
 
 // Groups of pages of kDecodeF8By32.
 constexpr uint32_t kF8Groups = 4;       // of tokens

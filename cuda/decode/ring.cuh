@@ -23,6 +23,7 @@ struct KvTileSource {
     BlockInfo block;
     Entry entry;
 };
+template <uint32_t kRowTiles>
 __device__ __forceinline__ KvTileSource find_kv_tile(const DecodeArgs &args, const WorkItem &item,
                                                      uint32_t index) {
     uint32_t block = item.packed_begin + index;
@@ -69,7 +70,8 @@ __device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &bloc
 }
 
 // The warp's KV tiles of an item from its own index `turn` on: every n_warps-th one is. Returns
-// how many there are, at most kWarpKvTiles.
+// how many there are, at most kWarpKvTiles. A raw block counts as kRowTiles of them.
+template <uint32_t kRowTiles>
 __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
                                          uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
                                          uint32_t warp, uint32_t n_warps, uint32_t lane) {
@@ -80,7 +82,7 @@ __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem 
         first < n_kv_tiles ? min((n_kv_tiles - first + n_warps - 1) / n_warps, kWarpKvTiles) : 0;
     if (lane < n_mine) {
         const uint32_t index = first + lane * n_warps;
-        const KvTileSource source = find_kv_tile(args, item, index);
+        const KvTileSource source = find_kv_tile<kRowTiles>(args, item, index);
         const uint32_t tile = (index - item.packed_count) % kRowTiles;
         const bool is_raw = index >= item.packed_count;
         KvTile kv_tile = is_raw ? make_tile(args, source.block, tile, n_tokens)

@@ -125,6 +125,9 @@ __device__ __forceinline__ float split_k_sum_of(float sums, uint32_t group, uint
 template <int kBits, int kCount, DecodeKind kKind>
 class SplitKKeyStrips {
   public:
+    static constexpr int kTokenTiles = kTilesOf<kKind>;
+    using PageWork = Work<1, kTokenTiles>;
+
     __device__ __forceinline__ SplitKKeyStrips(const Keys &keys, const Queries &queries,
                                                uint32_t metadata, uint32_t, uint32_t strip,
                                                uint32_t lane)
@@ -139,23 +142,27 @@ class SplitKKeyStrips {
         }
     }
 
-    __device__ __forceinline__ void multiply(Work<1> &out, uint32_t words) {
+    __device__ __forceinline__ void multiply(PageWork &out, uint32_t words) {
         if (kBits < 16)
             add_minima(out);
 #pragma unroll
-        for (int v = 0; v < kBits / 2; ++v) {
+        for (int v = 0; v < kLaneVectors<kBits, kTokenTiles>; ++v) {
             uint4 w[kCount];
 #pragma unroll
             for (int n = 0; n < kCount; ++n)
-                w[n] = load_shared4(words + n * kBits * 256 + v * 512);
+                w[n] = load_vector<kBits, kTokenTiles>(words + n * kStripBytes<kBits, kTokenTiles> +
+                                                       v * 512);
 #pragma unroll
-            for (int i = 0; i < 16 / kBits; ++i)
-                multiply_tiles(out, v * 16 / kBits + i, i, w);
+            for (int i = 0; i < kVectorTiles<kBits, kTokenTiles>; ++i)
+                multiply_tiles(out, v * kVectorTiles<kBits, kTokenTiles> + i, i, w);
         }
     }
 
   protected:
     static constexpr uint32_t kParameters = 16 * kParameterBytes<kKind>;  // of a strip and a group
+
+    // Groups of 16 tokens are this many. Four are rows 0-7 of a product, the next four rows 8-15.
+    static constexpr bool kHasEightGroups = kHasAllFormats<kKind> && kTokenTiles == 8;
 
     // Of tokens: 1, 2, 4, or 8.
     __device__ __forceinline__ uint32_t n_groups() const {
@@ -164,10 +171,12 @@ class SplitKKeyStrips {
     // Does a token group begin with this tile?
     __device__ __forceinline__ bool begins_group(int t) const {
         if (t % 2)
-            return kHasAllFormats<kKind> && n_groups() == 8;
-        return t == 0 || n_groups() >= (t % 4 ? 4 : 2);
+            return kHasAllFormats<kKind> && n_groups() == kTokenTiles;
+        return t == 0 || n_groups() >= kTokenTiles / (t % 4 ? 2 : 4);
     }
-    __device__ __forceinline__ uint32_t group_of(int t) const { return t * n_groups() >> 3; }
+    __device__ __forceinline__ uint32_t group_of(int t) const {
+        return t * n_groups() / kTokenTiles;
+    }
     __device__ __forceinline__ uint32_t parameters(int n, uint32_t group) const {
         return metadata_ + ((strip_ + n) * n_groups() + group) * kParameters;
     }
@@ -175,11 +184,11 @@ class SplitKKeyStrips {
         return split_k_minima<kKind>(parameters(n, group) + keys_.minima_offset, lane_);
     }
     // Four groups are rows 0-7, where fewer repeat; the next four are rows 8-15.
-    __device__ __forceinline__ void add_minima(Work<1> &out) const {
+    __device__ __forceinline__ void add_minima(PageWork &out) const {
         const uint32_t group = split_k_group(lane_) & (n_groups() - 1u);
         const uint32_t second = kCount == 1 ? 0 : minima(kCount - 1, group);
         const uint32_t plain = kCount == 1 ? 0 : plain_[kCount - 1];
-        if (kHasAllFormats<kKind> && n_groups() == 8)
+        if (kHasEightGroups && n_groups() == 8)
             mma(out.midpoint[0], minima(0, group), minima(0, group + 4), second,
                 kCount == 1 ? 0 : minima(kCount - 1, group + 4), plain_[0], plain);
         else
@@ -199,7 +208,7 @@ class SplitKKeyStrips {
     uint32_t folded_[kCount][1][2];
 
   private:
-    __device__ __forceinline__ void multiply_tiles(Work<1> &out, int t, int i,
+    __device__ __forceinline__ void multiply_tiles(PageWork &out, int t, int i,
                                                    const uint4 (&w)[kCount]) {
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
@@ -230,6 +239,7 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
     using Base::metadata_;
     using Base::queries_;
     using Base::strip_;
+    using typename Base::PageWork;
 
   public:
     __device__ __forceinline__ SharedSplitKStrip(const Keys &keys, const Queries &queries,
@@ -239,8 +249,8 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
           all_queries_(queries),
           first_((strip - keys.end4) * 16) {}
 
-    __device__ __forceinline__ void multiply(Work<1> &out, uint32_t words) {
-        const uint4 w = load_shared4(words);
+    __device__ __forceinline__ void multiply(PageWork &out, uint32_t words) {
+        const uint4 w = load_vector<2, Base::kTokenTiles>(words);
         this->add_minima(out);
         multiply_bits(out, w, kBit0, [&](uint32_t group) {
             return split_k_ranges<kKind>(this->parameters(0, group), lane_);
@@ -259,11 +269,11 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
 
   private:
     template <class Ranges>
-    __device__ __forceinline__ void multiply_bits(Work<1> &out, const uint4 &w, uint32_t mask,
+    __device__ __forceinline__ void multiply_bits(PageWork &out, const uint4 &w, uint32_t mask,
                                                   Ranges ranges) {
         const uint32_t word[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-        for (int t = 0; t < kPageTiles; ++t) {
+        for (int t = 0; t < Base::kTokenTiles; ++t) {
             if (this->begins_group(t))
                 this->fold(0, ranges(this->group_of(t)));
             multiply_tile(out.s[t], word[t / 2], mask << t % 2 * 2, folded_[0]);
@@ -277,6 +287,7 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
 template <DecodeKind kOfKind>
 struct KeysBySplitK {
     static constexpr int kTiles = 1;
+    static constexpr int kTokenTiles = kTilesOf<kOfKind>;
     static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
     using Strips = SplitKKeyStrips<kBits, kCount, kKind>;

@@ -79,32 +79,36 @@ __device__ __forceinline__ void make_split_k_weights(const float (&x)[kCount * 2
 
 // As finish_logits(), out of line: pages that are neither masked nor capped, which are most, then
 // have their code close together. A copy goes there, so that logits stay in registers elsewhere.
+template <int kCount>
 struct PageLogits {
-    float x[kPageTiles * 2];
+    float x[kCount];
 };
-__device__ __noinline__ inline void finish_page(PageLogits *page, const LogitRules *rules,
-                                                bool is_masked, uint32_t token, uint32_t column) {
+template <int kCount>
+__device__ __noinline__ void finish_page(PageLogits<kCount> *page, const LogitRules *rules,
+                                         bool is_masked, uint32_t token, uint32_t column) {
     finish_logits<false>(page->x, *rules, is_masked, token, column);
 }
-__device__ __forceinline__ void finish_page_apart(float (&x)[kPageTiles * 2],
-                                                  const LogitRules &rules, bool is_masked,
-                                                  uint32_t token, uint32_t column) {
-    PageLogits page;
+template <int kCount>
+__device__ __forceinline__ void finish_page_apart(float (&x)[kCount], const LogitRules &rules,
+                                                  bool is_masked, uint32_t token, uint32_t column) {
+    PageLogits<kCount> page;
 #pragma unroll
-    for (int i = 0; i < kPageTiles * 2; ++i)
+    for (int i = 0; i < kCount; ++i)
         page.x[i] = x[i];
     finish_page(&page, &rules, is_masked, token, column);
 #pragma unroll
-    for (int i = 0; i < kPageTiles * 2; ++i)
+    for (int i = 0; i < kCount; ++i)
         x[i] = page.x[i];
 }
 
 // Products of a packed page become logits.
 template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ void finish_split_k(const Keys &keys, const Work<1> &work,
+__device__ __forceinline__ void finish_split_k(const Keys &keys,
+                                               const Work<1, kTilesOf<kKind>> &work,
                                                uint32_t first_token, const ByteLane &lane,
                                                const LogitRules &rules,
-                                               float (&x)[kPageTiles * 2]) {
+                                               float (&x)[kTilesOf<kKind> * 2]) {
+    constexpr int kTokenTiles = kTilesOf<kKind>;
     const LogitScales scales = logit_scales<kStrips, kKind>(keys);
     const Column &column = rules.mask.columns[lane.t()];
     const float even = column.factor * scales.all;
@@ -113,27 +117,29 @@ __device__ __forceinline__ void finish_split_k(const Keys &keys, const Work<1> &
     const float lows =
         fmaf(split_k_sum(split_k_low(work.midpoint[0], lane.lane)), low_factor, column.offset);
     const uint32_t n_groups = kHasAnyGroups<kKind> ? keys.n_groups : kF8Groups;
-    float tile_lows[kPageTiles];
+    float tile_lows[kTokenTiles];
 #pragma unroll
-    for (int t = 0; t < kPageTiles; t += 2)
+    for (int t = 0; t < kTokenTiles; t += 2)
         tile_lows[t] = tile_lows[t + 1] =
-            split_k_sum_of(lows, (t * n_groups >> 3) & (kF8Groups - 1), lane.lane);
-    if (kHasAllFormats<kKind> && n_groups == 8) {
-        const float more = fmaf(split_k_sum(split_k_low<true>(work.midpoint[0], lane.lane)),
-                                low_factor, column.offset);
+            split_k_sum_of(lows, (t * n_groups / kTokenTiles) & (kF8Groups - 1), lane.lane);
+    if (kHasAllFormats<kKind> && n_groups == kTokenTiles) {
+        float more = lows;
+        if (kTokenTiles > 4)
+            more = fmaf(split_k_sum(split_k_low<true>(work.midpoint[0], lane.lane)), low_factor,
+                        column.offset);
 #pragma unroll
-        for (int t = 0; t < kPageTiles; ++t)
+        for (int t = 0; t < kTokenTiles; ++t)
             tile_lows[t] = split_k_sum_of(t < 4 ? lows : more, t % 4, lane.lane);
     }
 #pragma unroll
-    for (int t = 0; t < kPageTiles; ++t) {
+    for (int t = 0; t < kTokenTiles; ++t) {
         const float(&s)[4] = work.s[t][0];
         const float factor = t % 2 ? odd : even;
         const float low = tile_lows[t];
         x[2 * t] = fmaf(s[0] + s[1], factor, low);
         x[2 * t + 1] = fmaf(s[2] + s[3], factor, low);
     }
-    const bool is_masked = rules.mask.hides(first_token, first_token + 128);
+    const bool is_masked = rules.mask.hides(first_token, first_token + kTokenTiles * 16);
     if (is_masked || rules.cap > 0)
         finish_page_apart(x, rules, is_masked, first_token + (lane.lane >> 2), lane.t());
 }
@@ -141,26 +147,27 @@ __device__ __forceinline__ void finish_split_k(const Keys &keys, const Work<1> &
 // The sum of the weights, and their products with the minima: rows 0-3 of the first split-k
 // column's tokens, rows 4-7 of the second's, ones below.
 template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ void add_split_k_minima(const uint32_t (&pairs)[kPageTiles],
+__device__ __forceinline__ void add_split_k_minima(const uint32_t (&pairs)[kTilesOf<kKind>],
                                                    const Values &values, uint32_t metadata,
                                                    float weight_scale, const ByteLane &lane,
                                                    SplitKAccumulator<kStrips, kKind> &g) {
+    constexpr int kTokenTiles = kTilesOf<kKind>;
     constexpr uint32_t kTileBytes = 16 * kParameterBytes<kKind>;
     const uint32_t last_group = values_groups<kStrips, kKind>(values) - 1;
     const auto minima_of = [&](uint32_t first_group) {
         return metadata + values.minima_offset +
-               min(first_group + split_k_group(lane.lane), last_group) * kPageTiles * kTileBytes;
+               min(first_group + split_k_group(lane.lane), last_group) * kTokenTiles * kTileBytes;
     };
     const uint32_t minima = minima_of(0);
     const float factor = weight_scale * kParameterScale<kKind>;
     float c[4] = {};
     if (values.bits == 16) {
 #pragma unroll
-        for (int t = 0; t < kPageTiles; t += 2)
+        for (int t = 0; t < kTokenTiles; t += 2)
             mma(c, 0, kOnes, 0, kOnes, pairs[t], pairs[t + 1]);
     } else {
 #pragma unroll
-        for (int t = 0; t < kPageTiles; t += 2)
+        for (int t = 0; t < kTokenTiles; t += 2)
             mma(c, split_k_minima<kKind>(minima + t * kTileBytes, lane.lane), kOnes,
                 split_k_minima<kKind>(minima + (t + 1) * kTileBytes, lane.lane), kOnes, pairs[t],
                 pairs[t + 1]);
@@ -168,7 +175,7 @@ __device__ __forceinline__ void add_split_k_minima(const uint32_t (&pairs)[kPage
             const uint32_t more = minima_of(4);
             float sums[4] = {};
 #pragma unroll
-            for (int t = 0; t < kPageTiles; t += 2)
+            for (int t = 0; t < kTokenTiles; t += 2)
                 mma(sums, split_k_minima<kKind>(more + t * kTileBytes, lane.lane), 0,
                     split_k_minima<kKind>(more + (t + 1) * kTileBytes, lane.lane), 0, pairs[t],
                     pairs[t + 1]);
@@ -182,8 +189,9 @@ __device__ __forceinline__ void add_split_k_minima(const uint32_t (&pairs)[kPage
 
 // The pairs as B fragments, times the factors of the codes' positions.
 template <DecodeKind kKind>
-__device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kPageTiles], uint32_t bits,
-                                               const ByteLane &lane, Work<1> &work) {
+__device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kTilesOf<kKind>],
+                                               uint32_t bits, const ByteLane &lane,
+                                               Work<1, kTilesOf<kKind>> &work) {
     constexpr bool kHasOneBit = kHasAnyGroups<kKind>;
     const bool is_upper = lane.is_upper();
     const uint32_t even = is_upper && bits < 8 ? 0x2C002C00u : kOnes;  // 2^-4
@@ -194,7 +202,7 @@ __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kPageTile
     // Every second two tiles of 1 bit lie a bit higher.
     const uint32_t second = kHasOneBit && bits == 1 ? 0x38003800u : kOnes;
 #pragma unroll
-    for (int t = 0; t < kPageTiles; ++t) {
+    for (int t = 0; t < kTilesOf<kKind>; ++t) {
         const uint32_t pair = kHasOneBit && t / 2 % 2 ? multiply_f16(pairs[t], second) : pairs[t];
         work.set(t, 0, 0, multiply_f16(pair, low[t % 2]), multiply_f16(pair, high[t % 2]));
     }
@@ -203,16 +211,18 @@ __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kPageTile
 // Values of a packed page.
 template <int kStrips, DecodeKind kKind>
 __device__ __forceinline__ void multiply_split_k_values(Ring &ring, const Values &values,
-                                                        const uint32_t (&pairs)[kPageTiles],
-                                                        const ByteLane &lane, Work<1> &work,
+                                                        const uint32_t (&pairs)[kTilesOf<kKind>],
+                                                        const ByteLane &lane,
+                                                        Work<1, kTilesOf<kKind>> &work,
                                                         SplitKAccumulator<kStrips, kKind> &g) {
+    constexpr int kTokenTiles = kTilesOf<kKind>;
     constexpr uint32_t kTileBytes = 16 * kParameterBytes<kKind>;
     const uint32_t metadata = ring.value_metadata();
     spread_split_k<kKind>(pairs, values.bits, lane, work);
     multiply_values<kStrips, 1, kKind>(ring, values, lane.lane, work, g.o, [&](uint32_t group) {
-        const uint32_t ranges = metadata + group * kPageTiles * kTileBytes;
+        const uint32_t ranges = metadata + group * kTokenTiles * kTileBytes;
 #pragma unroll
-        for (int t = 0; t < kPageTiles; ++t) {
+        for (int t = 0; t < kTokenTiles; ++t) {
             const uint32_t r = split_k_ranges<kKind>(ranges + t * kTileBytes, lane.lane);
             work.set(t, 0, 1, multiply_f16(work.get(t, 0, 0, 0), r),
                      multiply_f16(work.get(t, 0, 0, 1), r));

@@ -90,9 +90,9 @@ __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metad
             g.midpoint[c][i] = fmaf(sums[c][i], factor, g.midpoint[c][i]);
 }
 
-template <int kTiles>
-__device__ __forceinline__ void weights_of(const Work<kTiles> &work, int t, int fragment,
-                                           uint32_t (&b)[kTiles][2]) {
+template <int kTiles, int kTokenTiles>
+__device__ __forceinline__ void weights_of(const Work<kTiles, kTokenTiles> &work, int t,
+                                           int fragment, uint32_t (&b)[kTiles][2]) {
 #pragma unroll
     for (int c = 0; c < kTiles; ++c) {
         b[c][0] = work.get(t, c, fragment, 0);
@@ -101,18 +101,18 @@ __device__ __forceinline__ void weights_of(const Work<kTiles> &work, int t, int 
 }
 
 // One strip of packed values.
-template <int kBits, int kTiles>
+template <int kBits, int kTiles, int kTokenTiles>
 __device__ __forceinline__ void multiply_strip(float (&o)[kTiles][4], uint32_t words,
-                                               const Work<kTiles> &work) {
-    constexpr int kVectors = kBits / 2;  // of four words
+                                               const Work<kTiles, kTokenTiles> &work) {
+    constexpr int kEach = kVectorTiles<kBits, kTokenTiles>;
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-        const uint4 w = load_shared4(words + v * 512);
+    for (int v = 0; v < kLaneVectors<kBits, kTokenTiles>; ++v) {
+        const uint4 w = load_vector<kBits, kTokenTiles>(words + v * 512);
         const uint32_t word[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-        for (int i = 0; i < 16 / kBits; ++i) {
+        for (int i = 0; i < kEach; ++i) {
             uint32_t b[kTiles][2];
-            weights_of(work, v * 16 / kBits + i, kBits == 16 ? 0 : 1, b);
+            weights_of(work, v * kEach + i, kBits == 16 ? 0 : 1, b);
             if (kBits == 16)
                 multiply_f16_tile(o, w, b);
             else if (kBits == 8)
@@ -125,13 +125,13 @@ __device__ __forceinline__ void multiply_strip(float (&o)[kTiles][4], uint32_t w
     }
 }
 
-// One strip at 1 bit: a lane has two words, of four tiles each.
-template <int kTiles>
+// One strip at 1 bit: a word has four tiles.
+template <int kTiles, int kTokenTiles>
 __device__ __forceinline__ void multiply_bit_strip(float (&o)[kTiles][4], uint32_t words,
-                                                   const Work<kTiles> &work) {
-    const uint2 w = load_shared2(words);
+                                                   const Work<kTiles, kTokenTiles> &work) {
+    const uint4 w = load_vector<1, kTokenTiles>(words);
 #pragma unroll
-    for (int t = 0; t < kPageTiles; ++t) {
+    for (int t = 0; t < kTokenTiles; ++t) {
         uint32_t b[kTiles][2];
         weights_of(work, t, 1, b);
         multiply_tile(o, t < 4 ? w.x : w.y, kMask1 << bit_position(1, t), b);
@@ -141,9 +141,11 @@ __device__ __forceinline__ void multiply_bit_strip(float (&o)[kTiles][4], uint32
 // Strips [from, to), a chunk. Ranges are folded in, by fold(group), where a channel group begins.
 template <int kBits, int kStrips, int kTiles, DecodeKind kKind, class Fold>
 __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t from, uint32_t to,
-                                               uint32_t words, const Work<kTiles> &work,
+                                               uint32_t words,
+                                               const Work<kTiles, kTilesOf<kKind>> &work,
                                                float (&o)[kStrips][kTiles][4], Fold fold) {
-    constexpr bool kWhole = kStrips * kBits * 256 <= kValueChunkBytes;  // a chunk holds all strips
+    constexpr uint32_t kBytes = kStripBytes<kBits, kTilesOf<kKind>>;
+    constexpr bool kWhole = kStrips * kBytes <= kValueChunkBytes;  // a chunk holds all strips
     uint32_t group = 0;
     uint32_t next_group = 0;
 #pragma unroll
@@ -161,25 +163,32 @@ __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t fr
                 multiply_bit_strip(o[s], words, work);
             else
                 multiply_strip<kBits>(o[s], words, work);
-            words += kBits * 256;
+            words += kBytes;
         }
         if (begins)
             ++group;
     }
 }
 
+template <int kBits>
+struct Width {
+    static constexpr int value = kBits;
+};
+
 // Values of a packed page, to which fold(group) folds ranges into the weights.
 template <int kStrips, int kTiles, DecodeKind kKind, class Fold>
 __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values, uint32_t lane,
-                                                const Work<kTiles> &work,
+                                                const Work<kTiles, kTilesOf<kKind>> &work,
                                                 float (&o)[kStrips][kTiles][4], Fold fold) {
+    constexpr int kTokenTiles = kTilesOf<kKind>;
+    constexpr uint32_t kMore = kPageTiles / kTokenTiles;  // strips of shorter pages
     static_assert(kValueChunkBytes == 4096, "16 bits of strips");
     constexpr bool kHasWideValues = kKind != kDecodeF8Narrow;  // of 4 and 8 bits
-    const uint32_t each = values.bits == 1   ? 16
-                          : values.bits == 2 ? 8
-                          : values.bits == 4 ? 4
-                          : values.bits == 8 ? 2
-                                             : 1;
+    const uint32_t each = values.bits == 1   ? 16 * kMore
+                          : values.bits == 2 ? 8 * kMore
+                          : values.bits == 4 ? 4 * kMore
+                          : values.bits == 8 ? 2 * kMore
+                                             : kMore;
     if (kKind == kDecodePlain && values.bits < 16)
         fold(0);
     uint32_t from = 0;
@@ -188,17 +197,22 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
         const uint32_t chunk = ring.wait();
         const uint32_t words = chunk + lane * 16;
         const uint32_t to = min(from + each, uint32_t{kStrips});
-        if (kHasAnyGroups<kKind> && values.bits == 1)
-            multiply_chunk<1, kStrips, kTiles, kKind>(values, from, to, chunk + lane * 8, work, o,
-                                                      fold);
+        const auto multiply = [&](auto bits) {
+            constexpr int kBits = decltype(bits)::value;
+            constexpr uint32_t kBytes = kLaneBytes<kBits, kTokenTiles>;
+            multiply_chunk<kBits, kStrips, kTiles, kKind>(
+                values, from, to, kBytes == 16 ? words : chunk + lane * kBytes, work, o, fold);
+        };
+        if (kHasAnyGroups<kKind> && kTokenTiles > 2 && values.bits == 1)
+            multiply(Width<1>{});
         else if (values.bits == 2)
-            multiply_chunk<2, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+            multiply(Width<2>{});
         else if (kHasWideValues && values.bits == 4)
-            multiply_chunk<4, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+            multiply(Width<4>{});
         else if (kHasWideValues && values.bits == 8)
-            multiply_chunk<8, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+            multiply(Width<8>{});
         else
-            multiply_chunk<16, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+            multiply(Width<16>{});
         ring.next();
         from = to;
         if (from == kStrips)

@@ -133,8 +133,13 @@ __device__ __forceinline__ bool has_large_ranges(const Values &values, uint32_t 
     if (kHasF8<kKind> || values.bits == 16)
         return false;
     bool is_large = false;
-    for (uint32_t i = 0; i < (kHasAnyGroups<kKind> ? values.n_groups : 1u); ++i) {
-        const uint2 r = load_ranges<kKind>(metadata, i * 128 + lane * 4);
+    constexpr uint32_t kTokens = decode_page_tokens(kKind);
+    constexpr uint32_t kEach = kWarp * 4 / kTokens;  // groups that the lanes take at once
+    const uint32_t n_groups = kHasAnyGroups<kKind> ? values.n_groups : 1u;
+    for (uint32_t i = 0; i < (n_groups + kEach - 1) / kEach; ++i) {
+        const uint32_t at = i * 128 + lane * 4;
+        const uint2 r =
+            load_ranges<kKind>(metadata, kEach == 1 ? at : min(at, n_groups * kTokens - 4));
         const __half2 most = __hmax2(as_half2(r.x), as_half2(r.y));
         is_large = is_large || __low2float(most) > kLargeRange || __high2float(most) > kLargeRange;
     }

@@ -35,7 +35,7 @@ struct alignas(16) FormatInfo {
     uint8_t ranking;  // 0 none, 1 key, 2 query range
     uint8_t is_raw;
     uint8_t strips[kPlaneCount];
-    uint8_t is_native;     // decode multiplies its codes as they are; else values are made first
+    uint8_t is_native;     // Vulkan's decode multiplies its codes as they are; else values are made
     uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     uint16_t form;         // of Vulkan's decode: pages of one number have one form; 0: raw, or none
     float clip_margin;     // cut off the range of a group of 2-bit codes at each end, a share of it
@@ -44,13 +44,14 @@ static_assert(sizeof(FormatInfo) == 64, "formats are read by 16 bytes");
 static_assert(kPlaneCount == 6,
               "shaders/tables.glsl reads the members after strips by their bytes");
 
-// Can decode multiply the codes of a format as they are? Pages of 128 tokens; keys by channel with
-// planes that are not split, down to 2 bits, with pairs or without; values by token, of one such
-// width or 1 bit, in the order of their channels.
+// Can decode multiply the codes of a format as they are? Keys by channel with planes that are not
+// split, down to 2 bits, with pairs or without; values by token, of one such width or 1 bit, in the
+// order of their channels. Vulkan has kernels for pages of 128 tokens, CUDA for shorter ones too if
+// their parameters are FP16.
 inline bool is_native_format(const FormatInfo &c) {
     if (c.is_raw)
         return true;
-    if (c.page_tokens != 128 || has_split_plane(c.strips) || c.n_groups > 8)
+    if (has_split_plane(c.strips) || c.n_groups > 8)
         return false;
     if (!c.is_value)
         return !c.is_token_axis && !c.strips[kPlane1];

@@ -328,15 +328,15 @@ void check_items(const DecodeArgs &args) {
 void check_shape(const DecodeArgs &args) {
     assert_true(decode_has_instance(args.layer.head_dim));
     assert_true(args.kind < kDecodeNone);
-    const DecodeShape shape = decode_shape(args.layer.head_dim, args.tile_columns, args.kind,
-                                           args.has_many_work_tiles != 0);
-    assert_true(args.n_warps > 0 && args.n_warps <= shape.n_warps);
-    assert_int_equal(args.n_blocks, kMultiprocessors * shape.n_blocks);
-    assert_true(shape.n_blocks * decode_shared_bytes(args.layer.head_dim, args.tile_columns,
-                                                     args.n_warps,
-                                                     decode_ring_bytes(args.key_metadata_bytes,
-                                                                       args.value_metadata_bytes,
-                                                                       args.own_query_bytes)) <=
+    const uint32_t n_blocks = args.n_blocks / kMultiprocessors;  // of a multiprocessor
+    assert_true(n_blocks > 0 && args.n_blocks % kMultiprocessors == 0);
+    assert_true(args.n_warps > 0 &&
+                n_blocks * args.n_warps <=
+                    decode_warps(args.layer.head_dim, args.tile_columns, args.kind));
+    assert_true(n_blocks * decode_shared_bytes(
+                               args.layer.head_dim, args.tile_columns, args.n_warps,
+                               decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes,
+                                                 args.own_query_bytes)) <=
                 kSharedBytes);
 }
 

@@ -48,6 +48,8 @@ void check_shapes(std::vector<Case> cases) {
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
+void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
+void short_pages_match_reference(void **) { check_shapes(short_page_cases()); }
 
 void attention_matches_reference(void **) {
     CudaDevice cuda(kind());
@@ -71,6 +73,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
+        cmocka_unit_test(mixed_pages_match_reference),
+        cmocka_unit_test(short_pages_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -121,6 +121,7 @@ void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
+void short_pages_match_reference(void **) { check_shapes(every_case(short_page_cases(), 3)); }
 
 // The bound of tensor cores holds for arithmetic that is better than theirs, and finds what is
 // wrong in one output, and what is wrong a little in all.
@@ -168,6 +169,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
+        cmocka_unit_test(short_pages_match_reference),
         cmocka_unit_test(attention_matches_reference),
         cmocka_unit_test(tensor_core_bound_can_fail),
     };

@@ -359,6 +359,20 @@ std::vector<Case> mixed_cases() {
     return all;
 }
 
+std::vector<Case> short_page_cases() {
+    std::vector<Case> all = grouped_cases();
+    const std::vector<Case> mixed = mixed_cases();
+    all.insert(all.end(), mixed.begin(), mixed.end());
+    uint32_t turn = 0;
+    for (Case &c : all) {
+        c.page_tokens = turn++ % 2 ? 64 : 32;
+        c.packed_pages = 2 * c.packed_pages + 1;
+        c.tail_tokens = 19 + turn % 3 * 16;
+        c = legal(c);
+    }
+    return all;
+}
+
 std::vector<Case> page_cases() {
     std::vector<Case> all;
     for (const uint32_t page_tokens : {32u, 64u, 128u})

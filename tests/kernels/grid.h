@@ -29,6 +29,9 @@ std::vector<Case> grouped_cases();
 // Pages of several forms in one layer, 16-bit ones among them, under every kind of parameters.
 std::vector<Case> mixed_cases();
 
+// The pages of grouped_cases() and mixed_cases(), but of 32 and 64 tokens.
+std::vector<Case> short_page_cases();
+
 // The first case and every n-th one after it.
 std::vector<Case> every_case(const std::vector<Case> &cases, size_t n);
 

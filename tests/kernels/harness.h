@@ -108,7 +108,7 @@ class Scene {
     uint32_t n_tokens() const { return n_tokens_; }
     const std::vector<SceneSequence> &sequences() const { return sequences_; }
     const std::vector<lk::PageFormat> &formats() const { return formats_; }
-    static lk::EntryFormats entry_formats();
+    lk::EntryFormats entry_formats() const;
     // All packed formats of the layer where there are several, as LayerFormats has them; or none.
     const std::vector<uint16_t> &packed_formats() const { return packed_formats_; }
     const std::vector<uint8_t> &q() const { return q_; }  // of the case's dtype and strides

@@ -105,8 +105,10 @@ namespace {
 enum : uint16_t { kPackedFormat = 0, kOtherFormat = 2, kPageFormat = 4, kLastSinkFormat = 6 };
 }  // namespace
 
-EntryFormats Scene::entry_formats() {
-    return {kPageFormat, kPackedFormat, kPageFormat + 1, kPackedFormat + 1, kPackedFormat};
+EntryFormats Scene::entry_formats() const {
+    const bool differs = case_.mixed && formats_[kPackedFormat].permutation;
+    return {kPageFormat, kPackedFormat, kPageFormat + 1, kPackedFormat + 1,
+            differs ? kNoFormat : uint16_t{kPackedFormat}};
 }
 
 // The case of the pages that differ, where cases have such.

@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kMaxBlocks = 2;       // of a multiprocessor
 constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
 constexpr uint32_t kItemBytes = 131072;  // that a thread block reads while an item begins and ends
-constexpr uint32_t kPageBytes = 10300;   // that a page costs besides its own
+constexpr uint32_t kPageBytes = 10300;   // that a page of 128 tokens costs besides its own
 constexpr uint32_t kStaticBytes =
     2048;  // of a thread block's shared memory, in addition to decode_shared_bytes()
 
@@ -29,12 +29,13 @@ struct PossibleKinds {
     bool f8_wide = true;
     bool f8 = true;
     bool f16 = true;
-    bool permutes = false;      // pages have orders of channels of their own
-    bool shares_slots = false;  // pages have shared slots
+    uint32_t page_tokens = LK_MAX_PAGE_TOKENS;  // of packed pages, which a cache has of one length
+    bool permutes = false;                      // pages have orders of channels of their own
+    bool shares_slots = false;                  // pages have shared slots
 
     void add(const PageFormat &format) {
         const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-        if (!info.is_native)
+        if (!is_native_format(info))
             plain = f8_by_32 = f8_narrow = f8_wide = f8 = f16 = false;
         permutes = permutes || info.permutes;
         shares_slots = shares_slots || info.n_shared;
@@ -42,6 +43,7 @@ struct PossibleKinds {
         const bool has_wide = info.strips[kPlane8] || (info.is_value && info.strips[kPlane4]);
         if (info.is_raw)
             return;
+        page_tokens = info.page_tokens;
         const bool is_f8 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8);
         plain = plain && !is_f8 && info.n_groups == 1 && !info.n_shared && !has_bit;
         f8_by_32 = f8_by_32 && is_f8 && info.group == 32 && !info.permutes && !has_bit;
@@ -55,6 +57,8 @@ struct PossibleKinds {
     void add_more_formats() { f8_by_32 = f8_narrow = f8_wide = false; }
 
     uint32_t fastest(uint32_t head_dim) const {
+        if (page_tokens < LK_MAX_PAGE_TOKENS)
+            return !f16 ? kDecodeNone : page_tokens == 64 ? kDecodeF16Pages64 : kDecodeF16Pages32;
         return plain                                                 ? kDecodePlain
                : f8_by_32                                            ? kDecodeF8By32
                : f8_narrow && has_split_k(head_dim, kDecodeF8Narrow) ? kDecodeF8Narrow
@@ -73,8 +77,6 @@ uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
         return 4;
     return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
 }
-
-bool has_many_work_tiles(uint32_t n_work_tiles, uint32_t n_sms) { return n_work_tiles >= n_sms; }
 
 }  // namespace
 
@@ -114,7 +116,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add_more_formats();
         layer.kind = differs ? kDecodeNone : kinds.fastest(view.head_dim);
         const bool has_orders = kinds.permutes || (more.n_formats && kinds.shares_slots);
-        if (has_orders && (layer.kind == kDecodeF8 || layer.kind == kDecodeF16))
+        if (has_orders && reads_all_formats(layer.kind))
             layer.own_query_bytes = decode_own_query_bytes(view.head_dim);
         layers_[l] = layer;
     }
@@ -129,14 +131,13 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
                                    uint32_t n_columns) const {
     const Layer &of = layers_[layer];
     const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
-    const DecodeShape blocks =
-        decode_shape(of.head_dim, columns, of.kind, has_many_work_tiles(n_work_tiles, n_sms_));
+    const DecodeShape blocks = decode_shape(of.head_dim, columns, of.kind, n_work_tiles >= n_sms_);
     return {n_sms_ * blocks.n_blocks,
             warps(of, columns, blocks),
             columns,
             kItemBytes,
             false,
-            kPageBytes};
+            kPageBytes * decode_page_tokens(of.kind) / LK_MAX_PAGE_TOKENS};
 }
 
 // The warps of a thread block for which registers and shared memory suffice.
@@ -168,7 +169,6 @@ void DecodeRules::fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args
     args->key_metadata_bytes = of.key_metadata_bytes;
     args->value_metadata_bytes = of.value_metadata_bytes;
     args->kind = of.kind;
-    args->has_many_work_tiles = has_many_work_tiles(split.n_work_tiles, n_sms_);
 }
 
 }  // namespace cuda

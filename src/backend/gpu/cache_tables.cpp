@@ -58,7 +58,8 @@ FormatInfo format_info(const PageFormat &format, uint64_t permutation) {
         info.strips[p] = static_cast<uint8_t>(layout.strips[p]);
     info.by_deviation = format.ranges.one_bit == OneBit::kDeviation;
     info.clip_margin = clip_margin(format.ranges.clip);
-    info.is_native = is_native_format(info);
+    info.is_native =
+        is_native_format(info) && (info.is_raw || info.page_tokens == LK_MAX_PAGE_TOKENS);
     return info;
 }
 
