@@ -81,7 +81,7 @@ def test_apply(llama_cpp):
     """On the real files: in, again, out; a changed anchor is named and nothing is written."""
     with tempfile.TemporaryDirectory() as temp:
         copy = pathlib.Path(temp)
-        for folder in ('src', 'include', 'common'):
+        for folder in ('src', 'include', 'common', 'ggml/src/ggml-cuda'):
             shutil.copytree(llama_cpp / folder, copy / folder)
         apply(copy, '--revert')  # the source of an earlier run has the hooks
         before = hashes(copy)
