@@ -14,6 +14,7 @@
 #include <iterator>
 #include <map>
 
+#include "cuda_test.h"
 #include "session.h"
 #include "windows_test.h"
 
@@ -478,7 +479,8 @@ int main(int argc, char **argv) {
         {"logits", test_logits},   {"sequences", test_sequences}, {"batches", test_batches},
         {"drafts", test_drafts},   {"states", test_states},       {"requests", test_requests},
         {"windows", test_windows}, {"refusals", test_refusals},   {"threads", test_threads},
-        {"generate", generate},    {"answers", answers}};
+        {"generate", generate},    {"answers", answers},          {"graphs", print_graphs},
+        {"placement", test_placement}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         std::fputs("usage: llama-test CASE MODEL...\n", stderr);
