@@ -23,6 +23,10 @@ void keep_log(ggml_log_level level, const char *text, void *) {
         log_text() += text;
 }
 
+void print_log(const char *error) {
+    std::fprintf(stderr, "%s\nlog of llama.cpp:\n%s\n", error, log_text().c_str());
+}
+
 }  // namespace
 
 bool is_on_cuda() {
@@ -37,7 +41,7 @@ size_t count_replays() { return n_replays; }
 void require(bool holds, const std::string &sentence) {
     if (holds)
         return;
-    std::fprintf(stderr, "failed: %s\nlog of llama.cpp:\n%s\n", sentence.c_str(), logged().c_str());
+    print_log(("failed: " + sentence).c_str());
     std::exit(1);
 }
 
@@ -53,6 +57,7 @@ void require_close(const Logits &a, const Logits &b, double bound, const std::st
 
 Model::Model(const std::string &path, int n_gpu_layers) {
     llama_log_set(keep_log, nullptr);
+    ggml_set_abort_callback(print_log);
     llama_backend_init();
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
