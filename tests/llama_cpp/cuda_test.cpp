@@ -38,8 +38,9 @@ uint64_t decode_shapes(const Model &model, const std::string &plan) {
     options.n_sequences = 2;
     Session session(model, options);
     Hash hash;
-    hash.add(session.feed_all(0, 0, part(text, 0, 300)));
-    llama_memory_seq_cp(session.memory(), 0, 1, 0, 200);
+    hash.add(session.feed_all(0, 0, part(text, 0, 200)));
+    llama_memory_seq_cp(session.memory(), 0, 1, -1, -1);
+    hash.add(session.feed_all(0, 200, part(text, 200, 300)));
     llama_pos next[] = {300, 200};
     for (int round = 0; round < 4; ++round) {
         for (const auto &shape : kShapes) {
