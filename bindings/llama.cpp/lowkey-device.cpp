@@ -27,8 +27,8 @@ lowkey_cuda &cuda_of(ggml_backend_dev_t device) {
     const std::string name = ggml_backend_dev_name(device);
     ggml_backend_reg_t backend = ggml_backend_dev_backend_reg(device);
     if (std::strcmp(ggml_backend_reg_name(backend), "CUDA") != 0)
-        throw std::runtime_error("lowkey has no cache on " + name + ", only on the CPU and on CUDA" +
-                                 kRemedy);
+        throw std::runtime_error("lowkey has no cache on " + name +
+                                 ", only on the CPU and on CUDA" + kRemedy);
     void *calls = ggml_backend_reg_get_proc_address(backend, LOWKEY_CUDA_NAME);
     if (calls == nullptr)
         throw std::runtime_error("lowkey has no cache on " + name +
@@ -52,7 +52,8 @@ Device device_of(const llama_model &model, const llama_cparams &cparams,
         for (ggml_backend_dev_t device : devices)
             names += (names.empty() ? "" : ", ") + std::string(ggml_backend_dev_name(device));
         throw std::runtime_error(
-            "lowkey keeps a cache on one device, and this model's attention layers are on several (" +
+            "lowkey keeps a cache on one device, and this model's attention layers are on several "
+            "(" +
             names + "): offload all of them to one device or none (-ngl, --split-mode none)" +
             kRemedy);
     }

@@ -141,9 +141,9 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  *   lk_step_commit(cache, NULL);
  *
  * The call changes state of the host alone, so the launch may also follow it, and a host that finds
- * out only afterwards which layers ran from a graph calls it before the commit. Layers that no graph
- * holds, or whose graphs the host does not launch, are appended and attended as ever, in the same
- * step, before this call. The commit refuses a step that lacks a layer's keys.
+ * out only afterwards which layers ran from a graph calls it before the commit. Layers that no
+ * graph holds, or whose graphs the host does not launch, are appended and attended as ever, in the
+ * same step, before this call. The commit refuses a step that lacks a layer's keys.
  *
  * A graph holds no lengths, blocks, ids or draft trees. It stays valid while sequences grow, are
  * removed and added, and whatever else the cache does between replays, steps without a graph
@@ -152,9 +152,9 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  * outside of graphs. Tensors keep the addresses of the capture. A graph in a step of another shape
  * computes nothing and poisons the step. A graph must not run after its cache is destroyed.
  *
- * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open; no step of this shape was captured; chunks are
- * scored in this step), LK_E_DATA (the step is poisoned: discard it), LK_E_UNSUPPORTED (the CPU and
- * Vulkan). */
+ * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open; no step of this shape was captured; chunks
+ * are scored in this step), LK_E_DATA (the step is poisoned: discard it), LK_E_UNSUPPORTED (the CPU
+ * and Vulkan). */
 LK_API lk_status lk_step_replay(lk_cache *cache);
 
 /* Close the step and add its new tokens to their sequences.

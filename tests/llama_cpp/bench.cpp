@@ -72,9 +72,8 @@ int main(int argc, char **argv) {
             session.feed(0, n_done + k, {1});
         const double decode_seconds = seconds() - begin;
         require(llama_memory_seq_rm(session.memory(), 0, n_done, -1), "the text alone");
-        std::printf(
-            "%s{\"tokens\": %d, \"prefill_s\": %.3f, \"decoded\": %d, \"decode_s\": %.4f}",
-            i > 5 ? ", " : "", n_tokens, prefill_seconds, n_decode, decode_seconds);
+        std::printf("%s{\"tokens\": %d, \"prefill_s\": %.3f, \"decoded\": %d, \"decode_s\": %.4f}",
+                    i > 5 ? ", " : "", n_tokens, prefill_seconds, n_decode, decode_seconds);
         std::fflush(stdout);
     }
     std::puts("]}");
