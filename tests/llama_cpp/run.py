@@ -31,6 +31,8 @@ COMMON_CASES = ['logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts',
                 'refusals', 'environment']
 CPU_CASES = [*COMMON_CASES, 'plans', 'threads']
 CUDA_CASES = [*COMMON_CASES, 'graphs', 'placement']
+# On CUDA ggml's own products are at F16 and TF32 by default, and the reference of `logits` is to be an exact one.
+F32_PRODUCTS = {'GGML_CUDA_CUBLAS_COMPUTE_TYPE': 'f32', 'NVIDIA_TF32_OVERRIDE': '0'}
 OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_UI', 'OPENSSL']
 
 
@@ -139,10 +141,11 @@ class Cases:
 
     def __init__(self, program, models, work, device='cpu'):
         self.program, self.models, self.work, self.device = program, models, work, device
+        self.variables = {'TMPDIR': str(work), 'LOWKEY_LLAMA_DEVICE': device} | (F32_PRODUCTS if device == 'cuda' else {})
 
     def case(self, name, *arguments, **variables):
         done = subprocess.run([self.program, name, *map(str, arguments)], capture_output=True, check=False,
-                              env=dict(os.environ, TMPDIR=str(self.work), LOWKEY_LLAMA_DEVICE=self.device, **variables))
+                              env=dict(os.environ, **self.variables | variables))
         assert done.returncode == 0, done.stderr.decode('utf-8', 'replace') or f'exit status {done.returncode}'
         return done.stdout
 

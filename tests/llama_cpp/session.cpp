@@ -34,6 +34,8 @@ bool is_on_cuda() {
     return device != nullptr && std::string(device) == "cuda";
 }
 
+double same_numbers() { return is_on_cuda() ? 4e-3 : 2e-3; }
+
 std::string logged() { return log_text(); }
 void clear_log() { log_text().clear(); }
 size_t count_replays() { return n_replays; }
