@@ -311,14 +311,17 @@ def systems_claims(record: dict) -> str:
 
 
 def llama_rows(record: dict) -> str:
-    """Tokens per second of CPU time of each cache in llama.cpp."""
-    points = record['caches'][0]['points']
+    """Tokens per second of each cache in llama.cpp: CPU time on the CPU, time on a GPU."""
+    points = record['models'][0]['caches'][0]['points']
     rows = []
-    for cache in record['caches']:
-        cells = [cell for point in cache['points']
-                 for cell in (f'{point["tokens"] / point["prefill_cpu_s"]:.1f}', f'{point["decoded"] / point["decode_cpu_s"]:.2f}')]
-        rows.append([f'`{cache["cache"]}`', *cells])
-    return table(['cache', *(f'{part}, {point["tokens"]} tokens' for point in points for part in ('prefill', 'decode'))], rows)
+    for model in record['models']:
+        name = [model['geometry']] if len(record['models']) > 1 else []
+        for cache in model['caches']:
+            cells = [cell for point in cache['points']
+                     for cell in (f'{point["tokens"] / point["prefill_s"]:.1f}', f'{point["decoded"] / point["decode_s"]:.2f}')]
+            rows.append([*name, f'`{cache["cache"]}`', *cells])
+    head = [*(['model'] if len(record['models']) > 1 else []), 'cache']
+    return table([*head, *(f'{part}, {point["tokens"]} tokens' for point in points for part in ('prefill', 'decode'))], rows)
 
 
 def latency_rows(record: dict) -> str:

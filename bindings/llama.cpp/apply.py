@@ -18,10 +18,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The adapter's files, by the folder of llama.cpp that gets them.
 FILES = {
     'include': ['llama-lowkey.h'],
-    'src': ['llama-lowkey-calibrate.cpp', 'lowkey-cells.cpp', 'lowkey-cells.h', 'lowkey-graph.cpp', 'lowkey-hooks.h',
-            'lowkey-kv.cpp', 'lowkey-kv.h', 'lowkey-model.cpp', 'lowkey-model.h', 'lowkey-options.cpp', 'lowkey-options.h',
-            'lowkey-state.cpp', 'lowkey-statistics.cpp', 'lowkey-statistics.h', 'lowkey-store.cpp', 'lowkey-store.h',
+    'src': ['llama-lowkey-calibrate.cpp', 'lowkey-cells.cpp', 'lowkey-cells.h', 'lowkey-cuda.h', 'lowkey-device.cpp',
+            'lowkey-device.h', 'lowkey-graph.cpp', 'lowkey-graph.h', 'lowkey-hooks.h', 'lowkey-kv.cpp', 'lowkey-kv.h',
+            'lowkey-model.cpp', 'lowkey-model.h', 'lowkey-options.cpp', 'lowkey-options.h', 'lowkey-state.cpp',
+            'lowkey-statistics.cpp', 'lowkey-statistics.h', 'lowkey-step.cpp', 'lowkey-store.cpp', 'lowkey-store.h',
             'lowkey-threads.cpp', 'lowkey-threads.h'],
+    'ggml/src/ggml-cuda': ['lowkey-cuda.cuh', 'lowkey-cuda.h'],
 }
 SOURCES = [name for name in FILES['src'] if name.startswith('lowkey-') and name.endswith('.cpp')]
 INCLUDE = '#include "lowkey-hooks.h" // lowkey'
@@ -37,6 +39,7 @@ OPTIONS = '''\
         }).set_env("LLAMA_ARG_KV_BUDGET")); // lowkey'''
 
 BEFORE, AFTER = 'before', 'after'
+CUDA = 'ggml/src/ggml-cuda/ggml-cuda.cu'
 # (file, anchor, side, lines)
 HOOKS = [
     ('src/CMakeLists.txt', '    llama-kv-cache.cpp', AFTER, '    ' + ' '.join(SOURCES) + ' # lowkey'),
@@ -48,6 +51,7 @@ HOOKS = [
     ('src/llama-model.cpp', '    llama_memory_i * res;', BEFORE,
      '    if (llama_memory_i * lowkey = lowkey_create_memory(*this, params, cparams)) { return lowkey; } // lowkey'),
     ('src/llama-context.cpp', '#include "llama-context.h"', AFTER, INCLUDE),
+    ('src/llama-context.cpp', '    ggml_opt_free(opt_ctx);', AFTER, '    memory.reset(); // before the streams of backends // lowkey'),
     ('src/llama-context.cpp', '    ret = GGML_STATUS_SUCCESS;', BEFORE,
      '    if (!lowkey_step_done(mctx)) { ret = GGML_STATUS_FAILED; return nullptr; } // lowkey'),
     ('src/llama-graph.cpp', '#include "llama-graph.h"', AFTER, INCLUDE),
@@ -57,8 +61,18 @@ HOOKS = [
      '    if (lowkey_owns(mctx)) { llm_graph_input_attn_no_cache none(hparams, cparams); return build_attn(&none, wo, wo_b,'
      ' wo_s, q_cur, k_cur, v_cur, kq_b, sinks, v_mla, kq_scale, il); } // lowkey'),
     ('src/llama-graph.cpp', '    const bool v_trans = v->nb[1] > v->nb[2];', BEFORE,
-     '    if (ggml_tensor * lowkey = lowkey_attention(ctx0, gf, mctx, cparams.causal_attn, q, k, v, kq_b, sinks, v_mla,'
-     ' kq_scale, il)) { return lowkey; } // lowkey'),
+     '    if (ggml_tensor * lowkey = lowkey_attention(*this, q, k, v, kq_b, sinks, v_mla, kq_scale, il)) { return lowkey; }'
+     ' // lowkey'),
+    (CUDA, '#include "ggml-cuda.h"', AFTER, '#include "ggml-cuda/lowkey-cuda.cuh" // lowkey'),
+    (CUDA, 'static bool ggml_cuda_compute_forward(ggml_backend_cuda_context & ctx, struct ggml_tensor * dst) {', AFTER,
+     '    if (dst->op == GGML_OP_CUSTOM) { return lowkey_compute(dst, ctx.stream()); } // lowkey'),
+    (CUDA, '        // [TAG_MUL_MAT_ID_CUDA_GRAPHS]', BEFORE,
+     '        if (!lowkey_may_capture(node)) { return false; } // lowkey'),
+    (CUDA, 'static bool ggml_backend_cuda_device_supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {', AFTER,
+     '    if (op->op == GGML_OP_CUSTOM) { return lowkey_is_on(op, dev); } // lowkey'),
+    (CUDA, 'static void * ggml_backend_cuda_reg_get_proc_address(ggml_backend_reg_t reg, const char * name) {', AFTER,
+     '    if (strcmp(name, LOWKEY_CUDA_NAME) == 0) { return lowkey_cuda_calls([](ggml_backend_dev_t dev) { return'
+     ' ggml_cuda_get_physical_device(((ggml_backend_cuda_device_context *) dev->context)->device); }); } // lowkey'),
     ('common/arg.cpp', '#include "llama.h"', AFTER, '#include "llama-lowkey.h" // lowkey'),
     ('common/arg.cpp', '    ).set_env("LLAMA_ARG_CACHE_TYPE_V"));', AFTER, OPTIONS),
 ]

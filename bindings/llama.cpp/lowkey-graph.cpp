@@ -1,25 +1,73 @@
-// The node of a layer's attention in ggml's graph.
-//
 // SPDX-License-Identifier: Apache-2.0
+#include "lowkey-graph.h"
+
 #include <ggml.h>
 #include <llama-cparams.h>
+#include <llama-graph.h>
 
 #include <cstring>
+#include <memory>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
+#include "lowkey-cuda.h"
 #include "lowkey-hooks.h"
 #include "lowkey-kv.h"
 
 namespace lowkey {
 namespace {
 
+// What a node's parameters have behind those of ggml's custom operations.
+struct Parameters {
+    Node *node;
+    uint64_t shape;  // a CUDA graph holds steps of one shape, so ggml must see another one
+};
+constexpr size_t kParametersOffset = 32;
+static_assert(kParametersOffset + sizeof(Parameters) <= GGML_MAX_OP_PARAMS);
+
+void set_parameters(ggml_tensor *node, const Parameters &parameters) {
+    std::memcpy(reinterpret_cast<char *>(node->op_params) + kParametersOffset, &parameters,
+                sizeof parameters);
+}
+
+// The user data of a custom operation; nullptr = it is not one of lowkey.
+Node *node_of(const ggml_tensor *node) {
+    Parameters parameters;
+    std::memcpy(&parameters, reinterpret_cast<const char *>(node->op_params) + kParametersOffset,
+                sizeof parameters);
+    return parameters.node;
+}
+
+// FNV-1a.
+uint64_t hash_of(const std::vector<uint32_t> &shape) {
+    uint64_t hash = 14695981039346656037u;
+    for (const uint32_t n : shape)
+        hash = (hash ^ n) * 1099511628211u;
+    return hash;
+}
+
+// llama.cpp runs a graph again for other batches. lowkey's nodes are right for one shape of steps.
+class ShapeInput final : public llm_graph_input_i {
+  public:
+    explicit ShapeInput(std::vector<uint32_t> shape) : shape_(std::move(shape)) {}
+    void set_input(const llama_ubatch *) override {}
+    bool can_reuse(const llm_graph_params &params) override {
+        const auto *context = dynamic_cast<const KvContext *>(params.mctx);
+        return context != nullptr && context->cache()->store().shape() == shape_;
+    }
+
+  private:
+    const std::vector<uint32_t> shape_;
+};
+
 // A ggml tensor [head_dim, heads, tokens] with any strides between heads and tokens.
-lk_tensor input_of(const ggml_tensor *tensor) {
+lk_tensor input_of(const ggml_tensor *tensor, lk_memory_kind memory) {
     const int64_t element_bytes = static_cast<int64_t>(ggml_type_size(tensor->type));
     lk_tensor view;
     check(lk_tensor_init(&view, sizeof view));
     view.dtype = tensor->type == GGML_TYPE_F16 ? LK_F16 : LK_F32;
-    view.memory = LK_MEMORY_HOST;
+    view.memory = memory;
     view.data = tensor->data;
     view.head_stride = static_cast<int64_t>(tensor->nb[1]) / element_bytes;
     view.token_stride = static_cast<int64_t>(tensor->nb[2]) / element_bytes;
@@ -27,39 +75,55 @@ lk_tensor input_of(const ggml_tensor *tensor) {
 }
 
 // A ggml tensor [head_dim x heads, tokens].
-lk_tensor output_of(const ggml_tensor *tensor, int64_t head_dim) {
+lk_tensor output_of(const ggml_tensor *tensor, int64_t head_dim, lk_memory_kind memory) {
     lk_tensor view;
     check(lk_tensor_init(&view, sizeof view));
     view.dtype = LK_F32;
-    view.memory = LK_MEMORY_HOST;
+    view.memory = memory;
     view.data = tensor->data;
     view.head_stride = head_dim;
     view.token_stride = static_cast<int64_t>(tensor->nb[1]) / static_cast<int64_t>(sizeof(float));
     return view;
 }
 
-void attend(const Node &node, ggml_tensor *out) {
+// False if the step has a fault. stream: of CUDA; nullptr on the CPU.
+bool attend(const Node &node, ggml_tensor *out, void *stream) {
     Store &store = node.cache->store();
+    const lk_memory_kind memory = stream != nullptr ? LK_MEMORY_CUDA : LK_MEMORY_HOST;
     // A host may turn causal attention off for single batches, such as images.
     if (!node.is_causal)
         store.fail("attention that is not causal was requested");
     try {
-        store.attend(node.layer, input_of(out->src[0]), input_of(out->src[1]),
-                     input_of(out->src[2]), output_of(out, out->src[0]->ne[0]));
+        store.attend(node.layer, input_of(out->src[0], memory), input_of(out->src[1], memory),
+                     input_of(out->src[2], memory), output_of(out, out->src[0]->ne[0], memory),
+                     stream);
     } catch (const std::exception &error) {
         store.fail(error.what());
     }
-    // The batch fails after its graph, which goes on with numbers.
-    if (!store.fault().empty())
-        std::memset(out->data, 0, ggml_nbytes(out));
+    return store.fault().empty();
 }
 
-// ggml calls this on each of its threads, and has a barrier after each node.
+// ggml calls this on each of its threads, and has a barrier after each node. A batch with a fault
+// fails after its graph, which goes on with numbers.
 void compute(ggml_tensor *out, int thread, int n_threads, void *user) {
     const Node &node = *static_cast<const Node *>(user);
     node.cache->store().threads().run(static_cast<uint32_t>(thread),
-                                      static_cast<uint32_t>(n_threads), [&] { attend(node, out); });
+                                      static_cast<uint32_t>(n_threads), [&] {
+                                          if (!attend(node, out, nullptr))
+                                              std::memset(out->data, 0, ggml_nbytes(out));
+                                      });
 }
+
+bool is_on(const ggml_tensor *node, ggml_backend_device *device) {
+    const Node *ours = node_of(node);
+    return ours != nullptr && ours->cache->device().of_ggml == device;
+}
+
+bool compute_on_cuda(ggml_tensor *node, void *stream) {
+    return attend(*node_of(node), node, stream);
+}
+
+bool may_capture(const ggml_tensor *node) { return node_of(node)->cache->store().may_capture(); }
 
 void check_input(const ggml_tensor *tensor, const char *name) {
     const bool is_known = tensor->type == GGML_TYPE_F32 || tensor->type == GGML_TYPE_F16;
@@ -70,18 +134,23 @@ void check_input(const ggml_tensor *tensor, const char *name) {
 }
 
 }  // namespace
+
+void set_node_calls(lowkey_cuda &calls) {
+    calls.is_on = is_on;
+    calls.compute = compute_on_cuda;
+    calls.may_capture = may_capture;
+}
+
 }  // namespace lowkey
 
 bool lowkey_owns(const llama_memory_context_i *mctx) {
     return dynamic_cast<const lowkey::KvContext *>(mctx) != nullptr;
 }
 
-ggml_tensor *lowkey_attention(ggml_context *ctx, ggml_cgraph *graph,
-                              const llama_memory_context_i *mctx, bool is_causal, ggml_tensor *q,
-                              ggml_tensor *k, ggml_tensor *v, const ggml_tensor *kq_bias,
-                              const ggml_tensor *sinks, const ggml_tensor *v_mla, float scale,
-                              int il) {
-    const auto *context = dynamic_cast<const lowkey::KvContext *>(mctx);
+ggml_tensor *lowkey_attention(const llm_graph_context &graph, ggml_tensor *q, ggml_tensor *k,
+                              ggml_tensor *v, const ggml_tensor *kq_bias, const ggml_tensor *sinks,
+                              const ggml_tensor *v_mla, float scale, int il) {
+    const auto *context = dynamic_cast<const lowkey::KvContext *>(graph.mctx);
     if (context == nullptr)
         return nullptr;
     if (kq_bias != nullptr || v_mla != nullptr)
@@ -90,11 +159,17 @@ ggml_tensor *lowkey_attention(ggml_context *ctx, ggml_cgraph *graph,
     lowkey::check_input(q, "queries");
     lowkey::check_input(k, "keys");
     lowkey::check_input(v, "values");
-    lowkey::Node *node = context->cache()->describe(il, is_causal, sinks, scale);
+    lowkey::KvCache &cache = *context->cache();
+    lowkey::Node *node = cache.describe(il, graph.cparams.causal_attn, sinks, scale);
     ggml_tensor *inputs[] = {q, k, v};
-    ggml_tensor *out = ggml_custom_4d(ctx, GGML_TYPE_F32, q->ne[0] * q->ne[1], q->ne[2], 1, 1,
-                                      inputs, 3, lowkey::compute, GGML_N_TASKS_MAX, node);
-    ggml_build_forward_expand(graph, out);
+    ggml_tensor *out = ggml_custom_4d(graph.ctx0, GGML_TYPE_F32, q->ne[0] * q->ne[1], q->ne[2], 1,
+                                      1, inputs, 3, lowkey::compute, GGML_N_TASKS_MAX, node);
+    const std::vector<uint32_t> shape = cache.store().shape();
+    lowkey::set_parameters(out, {node, lowkey::hash_of(shape)});
+    if (node->layer == 0)
+        graph.res->add_input(std::make_unique<lowkey::ShapeInput>(shape));
+    lowkey::pin(graph.sched, out, cache.device());
+    ggml_build_forward_expand(graph.gf, out);
     return out;
 }
 

@@ -4,14 +4,13 @@
 #ifndef LOWKEY_HOOKS_H
 #define LOWKEY_HOOKS_H
 
-struct ggml_cgraph;
-struct ggml_context;
 struct ggml_tensor;
 struct llama_cparams;
 struct llama_memory_context_i;
 struct llama_memory_i;
 struct llama_memory_params;
 struct llama_model;
+struct llm_graph_context;
 
 // In llama_model::create_memory(): the memory of a context, or nullptr if the process has chosen no
 // plan. Throws std::runtime_error with one sentence if lowkey cannot run the model or the context.
@@ -25,11 +24,9 @@ bool lowkey_owns(const llama_memory_context_i *mctx);
 // the memory is not lowkey's. q, k and v have llama.cpp's shape [head_dim, heads, tokens]; the
 // result is [head_dim x query heads, tokens]. Throws std::runtime_error for attention that lowkey
 // does not compute, and while the context is made also if its cache cannot be created.
-ggml_tensor *lowkey_attention(ggml_context *ctx, ggml_cgraph *graph,
-                              const llama_memory_context_i *mctx, bool is_causal, ggml_tensor *q,
-                              ggml_tensor *k, ggml_tensor *v, const ggml_tensor *kq_bias,
-                              const ggml_tensor *sinks, const ggml_tensor *v_mla, float scale,
-                              int il);
+ggml_tensor *lowkey_attention(const llm_graph_context &graph, ggml_tensor *q, ggml_tensor *k,
+                              ggml_tensor *v, const ggml_tensor *kq_bias, const ggml_tensor *sinks,
+                              const ggml_tensor *v_mla, float scale, int il);
 
 // After the graph of a batch has run: false, with a sentence in the log, if lowkey's work failed.
 // Ends the step.

@@ -66,7 +66,8 @@ KvCache::KvCache(const llama_model &model, const llama_memory_params &params,
       n_cells_(cparams.n_ctx),
       n_windowed_(static_cast<llama_pos>(model.hparams.n_swa)),
       index_(geometry_of(model).index),
-      store_(geometry_of(model).layers, settings, limits_of(params, cparams),
+      device_(device_of(model, cparams, index_)),
+      store_(geometry_of(model).layers, settings, limits_of(params, cparams), device_.place,
              fingerprint_of(model, cparams)),
       cells_(make_cells(model, cparams.n_ctx, cparams.n_seq_max)) {
     for (uint32_t layer = 0; layer < store_.n_layers(); ++layer) {
@@ -115,14 +116,15 @@ bool KvCache::report() {
     return false;
 }
 
-// Other errors are those of begin(), which reports them.
+// Another error fails the batch in begin().
 bool KvCache::fits(const llama_ubatch &ubatch) {
     try {
         const std::string sentence = store_.shortfall(runs_of(ubatch));
         if (!sentence.empty())
             LLAMA_LOG_WARN("lowkey: %s\n", sentence.c_str());
         return sentence.empty();
-    } catch (const std::exception &) {
+    } catch (const std::exception &error) {
+        store_.fail(error.what());
         return true;
     }
 }
@@ -253,7 +255,7 @@ llama_pos KvCache::seq_pos_max(llama_seq_id sequence) const {
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> KvCache::memory_breakdown() const {
-    return {{ggml_backend_cpu_buffer_type(), store_.budget_bytes()}};
+    return {{buffer_type_of(device_), store_.budget_bytes()}};
 }
 
 Node *KvCache::describe(int il, bool is_causal, const ggml_tensor *sinks, float scale) {

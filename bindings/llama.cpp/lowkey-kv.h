@@ -12,17 +12,12 @@
 #include <vector>
 
 #include "lowkey-cells.h"
+#include "lowkey-device.h"
+#include "lowkey-graph.h"
 #include "lowkey-model.h"
 #include "lowkey-store.h"
 
 namespace lowkey {
-
-// The user data of one layer's node.
-struct Node {
-    KvCache *cache;
-    uint32_t layer;  // of lowkey
-    bool is_causal;  // a node whose attention is not fails, and with it the batch
-};
 
 class KvCache final : public llama_memory_i {
   public:
@@ -59,6 +54,7 @@ class KvCache final : public llama_memory_i {
     // Notes what the graph states of a layer, and makes the cache after the last one.
     Node *describe(int il, bool is_causal, const ggml_tensor *sinks, float scale);
     Store &store() { return store_; }
+    const Device &device() const { return device_; }
 
   private:
     bool report();
@@ -69,6 +65,7 @@ class KvCache final : public llama_memory_i {
     const uint32_t n_cells_;      // tokens of the context
     const llama_pos n_windowed_;  // the model's window; 0 = none
     const std::vector<uint32_t> index_;
+    const Device device_;
     mutable Store store_;  // saving a state ends a step first
     const std::unique_ptr<Cells> cells_;
     std::vector<Node> nodes_;  // [layers][is_causal]

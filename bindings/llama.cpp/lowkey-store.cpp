@@ -11,18 +11,19 @@ namespace {
 
 constexpr uint64_t kSequenceBytes = 1024;  // more than the tables of an empty sequence
 
-std::string sequence_name(int32_t sequence) { return "sequence " + std::to_string(sequence); }
-
 }  // namespace
+
+std::string sequence_name(int32_t sequence) { return "sequence " + std::to_string(sequence); }
 
 float factor_of(float scale, uint32_t head_dim) {
     return scale == 1.0f / std::sqrt(static_cast<float>(head_dim)) ? 0.0f : scale;
 }
 
 Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &limits,
-             std::string fingerprint)
+             const Place &place, std::string fingerprint)
     : layers_(std::move(layers)),
       limits_(limits),
+      place_(place),
       fingerprint_(std::move(fingerprint)),
       plan_name_(settings.plan) {
     if (fingerprint_.size() > LK_FINGERPRINT_BYTES)
@@ -39,6 +40,8 @@ Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &
 
         lk_context_desc where;
         check(lk_context_desc_init(&where, sizeof where));
+        where.backend = place_.backend;
+        where.device_index = place_.device_index;
         where.n_threads = limits_.n_threads;
         where.parallel_for = HostThreads::run_tasks;
         where.parallel_for_user = &threads_;
@@ -328,152 +331,16 @@ void Store::check_same(int32_t first, int32_t other) {
                                  " needs sequences that hold the same tokens before it");
 }
 
-void Store::begin(const std::vector<Run> &runs) {
-    commit();
-    create();
-    step_ids_.clear();
-    step_tokens_.clear();
-    for (const Run &run : runs) {
-        if (run.first != length(run.sequence))
-            throw std::runtime_error("a batch continues " + sequence_name(run.sequence) +
-                                     " at position " + std::to_string(run.first) +
-                                     ", but its cache holds " +
-                                     std::to_string(length(run.sequence)) +
-                                     " tokens, and lowkey keeps tokens without gaps");
-        for (const int32_t other : run.others)
-            check_same(run.sequence, other);
-        Sequence &sequence = find_or_add(run.sequence);
-        settle(sequence);
-        step_ids_.push_back(sequence.id);
-        step_tokens_.push_back(run.n_tokens);
-    }
-    runs_ = runs;
-    step_ = Step::kPrepared;
-    n_attended_ = 0;
-}
-
-// Whether the step fits even if it packs nothing: twice the bytes of its tokens at 16 bits, in
-// whole blocks, one more of each sequence among them, which a fork may share.
-bool Store::has_ample_bytes(const std::vector<Run> &runs) const {
-    lk_cache_stats stats;
-    check(lk_cache_stats_init(&stats, sizeof stats));
-    check(lk_cache_get_stats(cache_, &stats));
-    uint32_t page_tokens = 0;
-    check(lk_plan_get_pages(plan_, &page_tokens, nullptr, nullptr));
-    uint64_t n_tokens = 0;
-    for (const Run &run : runs)
-        n_tokens += run.n_tokens + 2ull * page_tokens;
-    return (stats.budget_bytes - stats.reserved_bytes) / 2 >= n_tokens * raw_token_bytes_;
-}
-
-// Near the end of the budget the step is opened and dropped. Elsewhere that would cost speed: here
-// the calling thread alone packs pages, in attend() all threads do.
-std::string Store::shortfall(const std::vector<Run> &runs) {
-    create();
-    commit();
-    if (has_ample_bytes(runs))
-        return {};
-    try {
-        begin(runs);
-        open();
-    } catch (const Shortfall &error) {
-        step_ = Step::kNone;
-        return error.what();
-    }
-    drop_step();
-    return {};
-}
-
-void Store::open() {
-    if (step_ != Step::kPrepared)
-        return;
-    check(lk_step_begin(cache_, nullptr, static_cast<uint32_t>(step_ids_.size()), step_ids_.data(),
-                        step_tokens_.data(), nullptr));
-    step_ = Step::kOpen;
-}
-
 Statistics &Store::gather() {
+    if (place_.backend != LK_BACKEND_CPU)
+        throw std::runtime_error(
+            "statistics are gathered from a cache on the CPU: --no-kv-offload keeps it there");
     if (statistics_ == nullptr) {
         create();
         const std::vector<lk_layer> described = geometry_layers();
         statistics_ = std::make_unique<Statistics>(geometry_of(described));
     }
     return *statistics_;
-}
-
-void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
-                   const lk_tensor &out) noexcept {
-    if (!fault_.empty())
-        return;
-    try {
-        open();
-        check(lk_append(cache_, layer, &k, &v));
-        check(lk_attend(cache_, layer, &q, &out, nullptr));
-        if (statistics_ != nullptr) {
-            if (runs_.size() != 1)
-                throw std::runtime_error("statistics need batches of one sequence");
-            statistics_->add(layer, q, k, v, runs_[0].first, runs_[0].n_tokens);
-        }
-        ++n_attended_;
-    } catch (const std::exception &error) {
-        fail(error.what());
-    }
-}
-
-void Store::drop_step() {
-    if (std::exchange(step_, Step::kNone) >= Step::kOpen)
-        (void)lk_step_discard(cache_);  // a step is open, which is all that it needs
-}
-
-void Store::finish() {
-    if (step_ != Step::kOpen || !fault_.empty() || n_attended_ != n_layers()) {
-        drop_step();
-        return;
-    }
-    step_ = Step::kFinished;
-    bool is_draft = true;
-    for (const Run &run : runs_) {
-        Sequence &sequence = sequences_.at(run.sequence);
-        sequence.n_tokens += run.n_tokens;
-        sequence.content = ++last_content_;
-        is_draft = is_draft && run.n_tokens <= LK_DRAFT_TOKENS && run.others.empty();
-    }
-    if (!is_draft)
-        commit();
-}
-
-void Store::commit() {
-    if (step_ != Step::kFinished) {
-        drop_step();
-        return;
-    }
-    try {
-        check(lk_step_commit(cache_, step_tokens_.data()));
-        step_ = Step::kNone;
-    } catch (const std::exception &error) {
-        fail(error.what());
-        for (const Run &run : runs_)
-            sequences_.at(run.sequence).n_tokens = run.first;
-        drop_step();
-        return;
-    }
-    for (const Run &run : runs_) {
-        Sequence &sequence = sequences_.at(run.sequence);
-        if (frees_windowed())
-            sequence.freed_length = std::max(sequence.freed_length, sequence.n_tokens);
-    }
-    copy_to_others();
-}
-
-void Store::copy_to_others() {
-    try {
-        for (const Run &run : runs_) {
-            for (const int32_t other : run.others)
-                replace(run.sequence, other, length(run.sequence));
-        }
-    } catch (const std::exception &error) {
-        fail(error.what());
-    }
 }
 
 void Store::fail(const std::string &sentence) {

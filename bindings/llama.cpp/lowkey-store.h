@@ -32,6 +32,9 @@ struct Layer {
     std::vector<float> sink_logits = {};  // empty = none
 };
 
+// A sequence in a sentence.
+std::string sequence_name(int32_t sequence);
+
 // A factor of logits as a plan's geometry has it: 0 for 1 / sqrt(head_dim).
 float factor_of(float scale, uint32_t head_dim);
 
@@ -43,6 +46,12 @@ struct Limits {
     uint32_t step_tokens;    // of one step, over all its sequences
     uint32_t n_threads;      // of the host, in one operation
     bool keeps_windowed;     // LK_CACHE_KEEP_WINDOWED
+};
+
+// Where the cache is.
+struct Place {
+    lk_backend backend = LK_BACKEND_CPU;  // or LK_BACKEND_CUDA
+    uint32_t device_index = 0;            // as in lk_context_desc
 };
 
 // The tokens that a step adds to a sequence.
@@ -57,7 +66,7 @@ class Store {
   public:
     // Makes the plan and checks the budget; create() makes the cache.
     Store(std::vector<Layer> layers, const Settings &settings, const Limits &limits,
-          std::string fingerprint);
+          const Place &place, std::string fingerprint);
     ~Store();
     Store(const Store &) = delete;
     Store &operator=(const Store &) = delete;
@@ -90,12 +99,19 @@ class Store {
     // Why the budget cannot hold a step of these runs now; empty if it can. Commits the last step.
     std::string shortfall(const std::vector<Run> &runs);
     // Commits the last step and prepares the next one, which the first attend() opens: pages that
-    // the step packs are packed by all threads of the host.
+    // the step packs are packed by all threads of the host. On CUDA begin() itself opens all steps
+    // after the first one, on the stream of the first one.
     void begin(const std::vector<Run> &runs);
-    // Appends and attends, in threads().run(). A failure becomes the store's fault: nothing is
+    // Appends and attends, on the CPU in threads().run(), on CUDA on a stream (a cudaStream_t), the
+    // same in all calls; nullptr on the CPU. A failure becomes the store's fault: nothing is
     // thrown.
     void attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
-                const lk_tensor &out) noexcept;
+                const lk_tensor &out, void *stream) noexcept;
+    // The new tokens of each sequence of the step.
+    std::vector<uint32_t> shape() const;
+    // CUDA: whether the step's attend() calls may go into a CUDA graph, or come from one that holds
+    // those of an earlier step of the same shape.
+    bool may_capture() const;
     // The statistics of all later attend() calls, each of which has one run; made by the first
     // call, which needs all layers described.
     Statistics &gather();
@@ -140,7 +156,8 @@ class Store {
     void choose_budget(uint64_t requested_bytes);
     Sequence &find_or_add(int32_t sequence);
     void settle(Sequence &sequence);
-    void open();
+    void open(void *stream);
+    void declare_replayed();
     void drop_step();
     const Run *uncommitted(int32_t sequence) const;
     void copy_to_others();
@@ -151,6 +168,7 @@ class Store {
 
     std::vector<Layer> layers_;
     Limits limits_;
+    const Place place_;
     std::string fingerprint_;
     std::string plan_name_;  // as the settings have it
     uint64_t budget_bytes_ = 0;
@@ -168,6 +186,8 @@ class Store {
     std::vector<lk_sequence> step_ids_;  // for each run
     std::vector<uint32_t> step_tokens_;  // for each run; after finish() those to keep
     uint32_t n_attended_ = 0;            // layers, in the step
+    void *stream_ = nullptr;             // of CUDA, once known
+    bool has_sound_graphs_ = true;       // false after a failure, which a CUDA graph may hold
     std::string fault_;
 };
 

@@ -128,27 +128,33 @@ LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, 
 LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
                            const lk_tensor *out, const lk_tensor *lse);
 
-/* Run the layers of this step from a graph. The graph holds append and attend of all layers and was
- * captured in an earlier step of this cache with the same number of sequences and the same new
- * tokens of each, in this order. This call replaces lk_append() and lk_attend():
+/* Declare that graphs run calls of this step. The host captured lk_append() and lk_attend() of all
+ * layers, or of some, in earlier steps of this cache with the same number of sequences and the same
+ * new tokens of each, in this order; the step's captured calls are those that any graph of this
+ * shape holds. Each captured call that the step has not made counts as made:
  *
  *   first step of a shape                      later steps of the shape
  *   lk_step_begin(cache, queue, ...);          lk_step_begin(cache, queue, ...);
- *   begin the capture of the queue             lk_step_replay(cache);
- *   for each layer: lk_append, lk_attend       launch the graph on the queue
+ *   begin the capture of the queue             launch the graph on the queue
+ *   for each layer: lk_append, lk_attend       lk_step_replay(cache);
  *   end it, launch the graph on the queue      lk_step_commit(cache, NULL);
  *   lk_step_commit(cache, NULL);
  *
+ * The call changes state of the host alone, so the launch may also follow it, and a host that finds
+ * out only afterwards which layers ran from a graph calls it before the commit. Layers that no
+ * graph holds, or whose graphs the host does not launch, are appended and attended as ever, in the
+ * same step, before this call. The commit refuses a step that lacks a layer's keys.
+ *
  * A graph holds no lengths, blocks, ids or draft trees. It stays valid while sequences grow, are
  * removed and added, and whatever else the cache does between replays, steps without a graph
- * included. The host launches the graph once in each such step, the step of its capture included,
- * on the step's queue and before the next lk_step_begin(). Begin, commit and discard stay outside
- * the graph. Tensors keep the addresses of the capture. A graph in a step of another shape computes
- * nothing and poisons the step. A graph must not run after its cache is destroyed.
+ * included. The host launches each captured call once in each such step, the step of its capture
+ * included, on the step's queue and before the next lk_step_begin(). Begin, commit and discard stay
+ * outside of graphs. Tensors keep the addresses of the capture. A graph in a step of another shape
+ * computes nothing and poisons the step. A graph must not run after its cache is destroyed.
  *
- * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open; a layer was appended in it; no step of this
- * shape was captured), LK_E_DATA (the step is poisoned: discard it), LK_E_UNSUPPORTED (the CPU and
- * Vulkan). */
+ * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open; no step of this shape was captured; chunks
+ * are scored in this step), LK_E_DATA (the step is poisoned: discard it), LK_E_UNSUPPORTED (the CPU
+ * and Vulkan). */
 LK_API lk_status lk_step_replay(lk_cache *cache);
 
 /* Close the step and add its new tokens to their sequences.

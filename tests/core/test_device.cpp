@@ -206,7 +206,7 @@ void captured_shapes_replay(void **) {
         assert_int_equal(lk_step_replay(rig.cache), LK_OK);
         assert_int_equal(rig.append(0), LK_E_STATE);
         assert_int_equal(rig.attend(0), LK_E_STATE);
-        assert_int_equal(lk_step_replay(rig.cache), LK_E_STATE);
+        assert_int_equal(lk_step_replay(rig.cache), LK_OK);  // nothing is left to declare
         assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
     }
     assert_int_equal(rig.device().n_appends, n_appends);
@@ -218,10 +218,52 @@ void captured_shapes_replay(void **) {
         sentence_has("captured");
         assert_int_equal(lk_step_discard(rig.cache), LK_OK);
     }
+}
+
+// A graph of some layers: a replay declares those, and the host makes the calls of the others.
+void captured_layers_replay_beside_calls(void **) {
+    static_assert(Rig::kLayers == 2);
+    Rig rig;
+    rig.step(5);
     assert_int_equal(rig.begin(1), LK_OK);
+    assert_int_equal(rig.append(0), LK_OK);
+    assert_int_equal(rig.attend(0), LK_OK);
+    rig.device().capturing = true;
     assert_int_equal(rig.append(1), LK_OK);
-    assert_int_equal(lk_step_replay(rig.cache), LK_E_STATE);
-    sentence_has("layer 1");
+    rig.device().capturing = false;
+    assert_int_equal(rig.attend(1), LK_OK);
+    assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
+
+    assert_int_equal(rig.begin(1), LK_OK);
+    assert_int_equal(lk_step_replay(rig.cache), LK_OK);
+    assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_E_STATE);  // layer 0 is in no graph
+    sentence_has("layer 0 has no keys");
+    assert_int_equal(rig.append(1), LK_E_STATE);
+    assert_int_equal(rig.append(0), LK_OK);
+    assert_int_equal(rig.attend(0), LK_OK);
+    assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
+
+    // The other way round, after the calls, and the attention of layer 1 is captured too.
+    for (const bool is_captured : {true, false}) {
+        assert_int_equal(rig.begin(1), LK_OK);
+        assert_int_equal(rig.append(0), LK_OK);
+        assert_int_equal(rig.attend(0), LK_OK);
+        if (is_captured) {
+            rig.device().capturing = true;
+            assert_int_equal(rig.append(1), LK_OK);
+            assert_int_equal(rig.attend(1), LK_OK);
+            rig.device().capturing = false;
+        } else {
+            assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_E_STATE);
+            assert_int_equal(lk_step_replay(rig.cache), LK_OK);
+            assert_int_equal(rig.attend(1), LK_E_STATE);
+            sentence_has("attended in this step already");
+        }
+        assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
+    }
+    // Layers that ran without a graph stay as they are.
+    rig.step(1);
+    assert_int_equal(rig.sequences[0]->length, 5 + 5);
 }
 
 void long_steps_are_not_captured(void **) {
@@ -282,6 +324,7 @@ int main() {
         cmocka_unit_test(a_fault_of_a_committed_step_is_reported_once),
         cmocka_unit_test(a_graph_of_another_shape_is_a_fault),
         cmocka_unit_test(captured_shapes_replay),
+        cmocka_unit_test(captured_layers_replay_beside_calls),
         cmocka_unit_test(long_steps_are_not_captured),
         cmocka_unit_test(steps_that_score_chunks_are_in_no_graph),
     };

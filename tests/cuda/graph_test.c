@@ -3,15 +3,16 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 #include "api/model.h"
 
 #define MAX_TOKENS 8
 
-// Append and attention of all layers for n tokens, and the tensors that the graph has.
+// Append and attention for n tokens of all layers but the first n_live, and all layers' tensors.
 typedef struct graph {
     cudaGraphExec_t work;
-    uint32_t n;
+    uint32_t n, n_live;
     lk_tensor q[RIG_LAYERS], k[RIG_LAYERS], v[RIG_LAYERS], out[RIG_LAYERS];
 } graph;
 
@@ -63,37 +64,43 @@ static void get_outputs(const rig *r, const graph *g, float *out) {
     }
 }
 
-// Capture the open step. Global mode: no call of this process may allocate or wait.
-static void capture(rig *r, graph *g) {
-    cudaGraph_t recorded;
-    cuda(cudaStreamBeginCapture(stream_of(r), cudaStreamCaptureModeGlobal));
-    for (uint32_t l = 0; l < r->geometry.n_layers; ++l) {
+static void call_layers(rig *r, const graph *g, uint32_t first, uint32_t end) {
+    for (uint32_t l = first; l < end; ++l) {
         assert_int_equal(lk_append(r->cache, l, &g->k[l], &g->v[l]), LK_OK);
         assert_int_equal(lk_attend(r->cache, l, &g->q[l], &g->out[l], NULL), LK_OK);
     }
+}
+
+// Global mode: no call of this process may allocate or wait.
+static void capture(rig *r, graph *g) {
+    cudaGraph_t recorded;
+    cuda(cudaStreamBeginCapture(stream_of(r), cudaStreamCaptureModeGlobal));
+    call_layers(r, g, g->n_live, r->geometry.n_layers);
     cuda(cudaStreamEndCapture(stream_of(r), &recorded));
     cuda(cudaGraphInstantiate(&g->work, recorded, 0));
     cuda(cudaGraphDestroy(recorded));
 }
 
-// The open step's layers, from the graph when there is one.
+// The open step's layers, from the graph when there is one, which is declared before its launch or,
+// where some layers are live, after it.
 static void run_layers(rig *r, graph *g, const rig_token *tokens, float *out) {
+    const bool is_replay = g->work != NULL;
     put_tokens(r, g, tokens);
-    if (g->work)
-        assert_int_equal(lk_step_replay(r->cache), LK_OK);
-    else
+    call_layers(r, g, 0, g->n_live);
+    if (!is_replay)
         capture(r, g);
+    if (is_replay && g->n_live == 0)
+        assert_int_equal(lk_step_replay(r->cache), LK_OK);
     cuda(cudaGraphLaunch(g->work, stream_of(r)));
+    if (is_replay && g->n_live > 0)
+        assert_int_equal(lk_step_replay(r->cache), LK_OK);
     get_outputs(r, g, out);
 }
 
 // The layers run without a capture.
 static void run_plainly(rig *r, const graph *g, const rig_token *tokens, float *out) {
     put_tokens(r, g, tokens);
-    for (uint32_t l = 0; l < r->geometry.n_layers; ++l) {
-        assert_int_equal(lk_append(r->cache, l, &g->k[l], &g->v[l]), LK_OK);
-        assert_int_equal(lk_attend(r->cache, l, &g->q[l], &g->out[l], NULL), LK_OK);
-    }
+    call_layers(r, g, 0, r->geometry.n_layers);
     get_outputs(r, g, out);
 }
 
@@ -226,6 +233,23 @@ static void drafts_are_replayed(void **state) {
     replay_drafts("queries");
 }
 
+static void captured_layers_replay_beside_calls(void **state) {
+    (void)state;
+    static const uint32_t counts[] = {1, 1};
+    for (uint32_t n_live = 1; n_live < RIG_LAYERS; ++n_live) {
+        split_k t;
+        open_split_k(&t, "mixed", 2);
+        t.graph.n_live = n_live;
+        for (uint32_t i = 0; i < 150; ++i) {
+            const rig_token tokens[] = {{0, 200 + i}, {1, 33 + i}};
+            same_step(&t, 2, counts, NULL, tokens);
+            assert_int_equal(lk_step_commit(t.replayed.cache, NULL), LK_OK);
+            assert_int_equal(lk_step_commit(t.plain.cache, NULL), LK_OK);
+        }
+        close_split_k(&t);
+    }
+}
+
 static void replay_needs_its_shape(void **state) {
     (void)state;
     static const uint32_t ones[] = {1, 1};
@@ -251,7 +275,8 @@ static void replay_needs_its_shape(void **state) {
     assert_int_equal(lk_step_discard(r->cache), LK_OK);
     assert_int_equal(rig_begin(r, 2, t.ids, ones, NULL), LK_OK);
     assert_int_equal(rig_append(r, 0, tokens, 2), LK_OK);
-    assert_int_equal(lk_step_replay(r->cache), LK_E_STATE);
+    assert_int_equal(lk_step_replay(r->cache), LK_OK);  // of the calls that are left
+    assert_int_equal(rig_append(r, 1, tokens, 2), LK_E_STATE);
     assert_int_equal(lk_step_discard(r->cache), LK_OK);
 
     // Launched where it does not belong, it poisons the step and leaves the cache alone.
@@ -274,6 +299,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_equal_calls),
         cmocka_unit_test(drafts_are_replayed),
+        cmocka_unit_test(captured_layers_replay_beside_calls),
         cmocka_unit_test(replay_needs_its_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

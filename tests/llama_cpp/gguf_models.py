@@ -61,15 +61,16 @@ class Gguf:
         for name, value in values.items():
             self.add(f'{self.architecture}.{name.replace("__", ".")}', value)
 
-    def byte_tokens(self):
-        """Token b is byte b in GPT-2's alphabet; no two tokens merge. Token 0 begins and ends a text."""
+    def byte_tokens(self, n_vocab=256):
+        """Token b is byte b in GPT-2's alphabet, later ones have no text; no two tokens merge. Token 0 begins and ends a
+        text."""
         plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
         others = [byte for byte in range(256) if byte not in plain]
         letters = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
         self.add('tokenizer.ggml.model', 'gpt2')
         self.add('tokenizer.ggml.pre', 'gpt-2')
-        self.add('tokenizer.ggml.tokens', [letters[byte] for byte in range(256)])
-        self.add('tokenizer.ggml.token_type', [3] + [1] * 255)
+        self.add('tokenizer.ggml.tokens', [letters[i] if i < 256 else f'<{i}>' for i in range(n_vocab)])
+        self.add('tokenizer.ggml.token_type', [3] + [1] * 255 + [5] * (n_vocab - 256))
         self.add('tokenizer.ggml.merges', [f'{letters[0]} {letters[0]}'])
         self.add('tokenizer.ggml.bos_token_id', 0)
         self.add('tokenizer.ggml.eos_token_id', 0)
@@ -78,7 +79,10 @@ class Gguf:
     def tensor(self, name, data, kind=None):
         kind = kind or ('f32' if data.ndim == 1 else 'f16')
         packed = q4_0(data) if kind == 'q4_0' else data.astype({'f32': '<f4', 'f16': '<f2'}[kind]).tobytes()
-        self.tensors.append((name, data.shape, kind, packed))
+        self.packed(name, data.shape, kind, packed)
+
+    def packed(self, name, shape, kind, data):
+        self.tensors.append((name, shape, kind, data))
 
     def write(self, path):
         infos, offset = [], 0
@@ -90,7 +94,8 @@ class Gguf:
         with open(path, 'wb') as file:
             file.write(head + bytes(-len(head) % ALIGNMENT))
             for _, _, _, packed in self.tensors:
-                file.write(packed + bytes(-len(packed) % ALIGNMENT))
+                file.write(packed)
+                file.write(bytes(-len(packed) % ALIGNMENT))
 
 
 def prover(path, source=PROVER):
@@ -131,17 +136,36 @@ def prover(path, source=PROVER):
     model.write(path)
 
 
-class Random(Gguf):
-    """A model of random weights, small enough for logits of moderate size."""
+N_REPEATED_BLOCKS = 65521  # a prime, so that no rows are equal
 
-    def __init__(self, architecture, seed=1, kind='f16', n_vocab=256):
+
+class Random(Gguf):
+    """A model of random weights, small enough for logits of moderate size. Matrices of a large model repeat a few blocks,
+    which takes seconds where numbers of their own would take minutes."""
+
+    def __init__(self, architecture, seed=1, kind='f16', n_vocab=256, is_large=False):
         super().__init__(architecture)
         self.random = np.random.default_rng(seed)
         self.kind = kind
         self.n_vocab = n_vocab
-        self.byte_tokens()
+        self.is_large = is_large
+        self.repeated = {}  # by n_in
+        self.byte_tokens(n_vocab)
+
+    def repeated_q4_0(self, n_out, n_in):
+        """The bytes of a matrix of repeated blocks."""
+        n_bytes = n_out * n_in // 32 * 18
+        known = self.repeated.get(n_in, b'')
+        if len(known) < n_bytes:
+            weights = self.random.standard_normal((N_REPEATED_BLOCKS, 32), np.float32) / np.float32(np.sqrt(n_in))
+            blocks = known[:N_REPEATED_BLOCKS * 18] or q4_0(weights)
+            known = self.repeated[n_in] = blocks * -(-n_bytes // len(blocks))
+        return memoryview(known)[:n_bytes]
 
     def matrix(self, name, n_out, n_in, kind=None):
+        if self.is_large:
+            self.packed(name, (n_out, n_in), 'q4_0', self.repeated_q4_0(n_out, n_in))
+            return
         weights = self.random.standard_normal((n_out, n_in), np.float32) / np.float32(np.sqrt(n_in))
         self.tensor(name, weights, kind or self.kind)
 
@@ -174,16 +198,31 @@ def layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff):
 
 
 def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192,
-          architecture='llama', **values):
-    model = Random(architecture, kind=kind)
+          architecture='llama', n_vocab=256, is_large=False, has_output=False, **values):
+    model = Random(architecture, kind=kind, n_vocab=n_vocab, is_large=is_large)
     model.set(rope__freq_base=500000.0, **values)
     shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_context)
+    if has_output:
+        model.matrix('output.weight', n_vocab, n_embd)
     for i in range(n_layers):
         name = f'blk.{i}.'
         model.norm(name + 'attn_norm.weight', n_embd)
         model.norm(name + 'ffn_norm.weight', n_embd)
         layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.write(path)
+
+
+# Geometries of real models, without their rotation's factors.
+LARGE = {
+    'Llama-3.2-1B': {'n_layers': 16, 'n_embd': 2048, 'n_heads': 32, 'n_kv_heads': 8, 'head_dim': 64, 'n_ff': 8192},
+    'Llama-3.1-8B': {'n_layers': 32, 'n_embd': 4096, 'n_heads': 32, 'n_kv_heads': 8, 'head_dim': 128, 'n_ff': 14336,
+                     'has_output': True},
+}
+
+
+def large(path, name, n_vocab=128256, **values):
+    """Random weights at Q4_0 in the geometry of a model of LARGE."""
+    llama(path, **LARGE[name] | values, n_context=131072, n_vocab=n_vocab, is_large=True)
 
 
 def chunked(path):

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <map>
 
+#include "cuda_test.h"
 #include "session.h"
 #include "windows_test.h"
 
@@ -106,11 +107,11 @@ void test_sequences(const Models &paths) {
                 Logits last;
                 for (size_t i = 0; i < tails[s].size(); ++i)
                     last = alone.feed(0, 300 + static_cast<llama_pos>(i), {tails[s][i]});
-                require_close(logits[s], last, kSameNumbers, std::string(plan) + " sequence");
+                require_close(logits[s], last, same_numbers(), std::string(plan) + " sequence");
             }
             llama_memory_clear(alone.memory(), true);
             alone.feed(0, 0, prompt);
-            require_close(again, alone.feed(0, 300, other), kSameNumbers, "after a truncation");
+            require_close(again, alone.feed(0, 300, other), same_numbers(), "after a truncation");
         }
     }
 }
@@ -132,9 +133,9 @@ void test_batches(const Models &paths) {
     }
     std::vector<Logits> logits;
     require(session.decode(mixed, &logits) == 0, "an interleaved batch decodes");
-    require_close(logits[1], alone.feed(0, 0, a), kSameNumbers, "the longer of two");
+    require_close(logits[1], alone.feed(0, 0, a), same_numbers(), "the longer of two");
     llama_memory_clear(alone.memory(), true);
-    require_close(logits[0], alone.feed(0, 0, b), kSameNumbers, "the shorter of two");
+    require_close(logits[0], alone.feed(0, 0, b), same_numbers(), "the shorter of two");
 
     llama_memory_clear(session.memory(), true);
     std::vector<Token> common;
@@ -144,7 +145,7 @@ void test_batches(const Models &paths) {
     const Logits third = session.feed(2, 50, b);
     llama_memory_clear(alone.memory(), true);
     alone.feed(0, 0, a);
-    require_close(third, alone.feed(0, 50, b), kSameNumbers, "a sequence that shared its prompt");
+    require_close(third, alone.feed(0, 50, b), same_numbers(), "a sequence that shared its prompt");
     clear_log();
     require(session.decode({{1, 80, {2, 0}, true}}) != 0, "sequences that differ share no token");
 }
@@ -165,7 +166,7 @@ void test_drafts(const Models &paths) {
             const std::vector<Logits> logits = drafted.feed_all(0, at, draft);
             require(llama_memory_seq_rm(drafted.memory(), 0, at + 3, -1), "the rest is removed");
             for (llama_pos i = 0; i < 3; ++i)
-                require_close(logits[i], plain.feed(0, at + i, {text[at + i]}), kSameNumbers,
+                require_close(logits[i], plain.feed(0, at + i, {text[at + i]}), same_numbers(),
                               std::string(plan) + " draft at " + std::to_string(at + i));
         }
     }
@@ -475,10 +476,11 @@ void answers(const Models &arguments) {
 
 int main(int argc, char **argv) {
     const std::map<std::string, std::function<void(const Models &)>> cases = {
-        {"logits", test_logits},   {"sequences", test_sequences}, {"batches", test_batches},
-        {"drafts", test_drafts},   {"states", test_states},       {"requests", test_requests},
-        {"windows", test_windows}, {"refusals", test_refusals},   {"threads", test_threads},
-        {"generate", generate},    {"answers", answers}};
+        {"logits", test_logits},      {"sequences", test_sequences}, {"batches", test_batches},
+        {"drafts", test_drafts},      {"states", test_states},       {"requests", test_requests},
+        {"windows", test_windows},    {"refusals", test_refusals},   {"threads", test_threads},
+        {"generate", generate},       {"answers", answers},          {"graphs", print_graphs},
+        {"placement", test_placement}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         std::fputs("usage: llama-test CASE MODEL...\n", stderr);

@@ -1,6 +1,6 @@
 """Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
 
-    run.py --lowkey PREFIX --work FOLDER [--log FILE] [--requests N] [--only NAME...]
+    run.py --lowkey PREFIX --work FOLDER [--cuda] [--log FILE] [--requests N] [--only NAME...]
 
 PREFIX holds an installed lowkey. FOLDER keeps the source, its build and the models for later runs. The source package
 is fetched by pip and checked by the hash of bindings/llama.cpp/pin.json; LOWKEY_LLAMA_ARCHIVE names one that is there
@@ -26,6 +26,13 @@ ADAPTER = ROOT / 'bindings/llama.cpp'
 HERE = pathlib.Path(__file__).resolve().parent
 WORDS = (ROOT / 'tests/model/words.txt').read_text(encoding='utf-8').split()
 FILLER = (ROOT / 'tests/model/texts/suite.txt').read_text(encoding='utf-8')
+TEST_SOURCES = ['llama_test.cpp', 'windows_test.cpp', 'cuda_test.cpp', 'session.cpp']
+COMMON_CASES = ['logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests',
+                'refusals', 'environment']
+CPU_CASES = [*COMMON_CASES, 'plans', 'threads']
+CUDA_CASES = [*COMMON_CASES, 'graphs', 'placement']
+# On CUDA ggml's own products are at F16 and TF32 by default, and the reference of `logits` is to be an exact one.
+F32_PRODUCTS = {'GGML_CUDA_CUBLAS_COMPUTE_TYPE': 'f32', 'NVIDIA_TF32_OVERRIDE': '0'}
 OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_UI', 'OPENSSL']
 
 
@@ -81,7 +88,7 @@ def test_apply(llama_cpp):
     """On the real files: in, again, out; a changed anchor is named and nothing is written."""
     with tempfile.TemporaryDirectory() as temp:
         copy = pathlib.Path(temp)
-        for folder in ('src', 'include', 'common'):
+        for folder in ('src', 'include', 'common', 'ggml/src/ggml-cuda'):
             shutil.copytree(llama_cpp / folder, copy / folder)
         apply(copy, '--revert')  # the source of an earlier run has the hooks
         before = hashes(copy)
@@ -99,14 +106,14 @@ def test_apply(llama_cpp):
             assert status == 1 and 'src/llama-graph.cpp' in said and 'v_trans' in said and hashes(copy) == changed, said
 
 
-def build(llama_cpp, lowkey, work):
+def build(llama_cpp, lowkey, work, has_cuda=False):
     """Builds libllama and llama-server; returns what a program of the library is compiled with."""
     folder = work / 'llama.cpp'
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
     run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
         f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/server.cmake', *launcher,
-        *[f'-DLLAMA_{name}=OFF' for name in OFF], stdout=subprocess.DEVNULL)
+        *[f'-DLLAMA_{name}=OFF' for name in OFF], f'-DGGML_CUDA={"ON" if has_cuda else "OFF"}', stdout=subprocess.DEVNULL)
     run('ninja', '-C', folder, 'llama', 'llama-lowkey-calibrate', 'llama-server', stdout=subprocess.DEVNULL)
     return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
             '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
@@ -132,12 +139,13 @@ def link(program, sources, flags):
 class Cases:
     """The test program's cases, one at a time."""
 
-    def __init__(self, program, models, work):
-        self.program, self.models, self.work = program, models, work
+    def __init__(self, program, models, work, device='cpu'):
+        self.program, self.models, self.work, self.device = program, models, work, device
+        self.variables = {'TMPDIR': str(work), 'LOWKEY_LLAMA_DEVICE': device} | (F32_PRODUCTS if device == 'cuda' else {})
 
     def case(self, name, *arguments, **variables):
         done = subprocess.run([self.program, name, *map(str, arguments)], capture_output=True, check=False,
-                              env=dict(os.environ, TMPDIR=str(self.work), **variables))
+                              env=dict(os.environ, **self.variables | variables))
         assert done.returncode == 0, done.stderr.decode('utf-8', 'replace') or f'exit status {done.returncode}'
         return done.stdout
 
@@ -191,6 +199,17 @@ class Cases:
             text = FILLER[begin:begin + 700]
             theirs, ours = (self.case('generate', self.models['prover'], plan, 250, text) for plan in ('', 'fp16'))
             assert len(theirs) == 250 and theirs == ours, f'{theirs}\n{ours}'
+
+    def graphs(self):
+        """Steps that ggml replays have the bits of steps without CUDA graphs."""
+        arguments = 'graphs', self.models['llama'], self.models['gemma3']
+        replayed = [line.split() for line in self.case(*arguments).decode().splitlines()]
+        plain = [line.split() for line in self.case(*arguments, GGML_CUDA_DISABLE_GRAPHS='1').decode().splitlines()]
+        assert [hash_ for hash_, _ in replayed] == [hash_ for hash_, _ in plain], f'{replayed}\n{plain}'
+        assert all(int(n) >= 60 for _, n in replayed) and not any(int(n) for _, n in plain), f'{replayed}\n{plain}'
+
+    def placement(self):
+        self.case('placement', self.models['llama'])
 
     def right_answers(self, plan):
         """How many of 16 facts that 4096 tokens hide the proving model finds."""
@@ -252,20 +271,20 @@ def main():
     parser.add_argument('--work', type=pathlib.Path, required=True)
     parser.add_argument('--log', type=pathlib.Path)
     parser.add_argument('--requests', type=int, default=40, help='of the load on llama-server')
+    parser.add_argument('--cuda', action='store_true', help='with both built for CUDA, on the first GPU')
     parser.add_argument('--only', nargs='+')
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     pin = json.loads((ADAPTER / 'pin.json').read_text(encoding='utf-8'))
     llama_cpp = source(pin, work)
-    flags = build(llama_cpp, options.lowkey.resolve(), work)
-    program = link(work / 'llama-test', ['llama_test.cpp', 'windows_test.cpp', 'session.cpp'], flags)
+    lowkey = options.lowkey.resolve()
+    flags = build(llama_cpp, lowkey, work, options.cuda)
+    program = link(work / 'llama-test', TEST_SOURCES, flags)
     models = gguf_models.all_models(work / 'models')
-    cases = Cases(program, models, work)
-    tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(options.lowkey.resolve(), work)}
-    tests |= {name: getattr(cases, name) for name in
-              ('logits', 'greedy', 'answers', 'plans', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests', 'threads', 'refusals',
-               'environment')}
+    cases = Cases(program, models, work, 'cuda' if options.cuda else 'cpu')
+    tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(lowkey, work)}
+    tests |= {name: getattr(cases, name) for name in (CUDA_CASES if options.cuda else CPU_CASES)}
     tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models['prover'], models['gemma3'], work,
                                             options.requests)
     results = []

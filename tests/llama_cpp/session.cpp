@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace {
 
@@ -13,20 +14,36 @@ std::string &log_text() {
     return text;
 }
 
+size_t n_replays = 0;
+
 void keep_log(ggml_log_level level, const char *text, void *) {
+    if (std::strncmp(text, "CUDA Graph id ", 14) == 0)
+        ++n_replays;
     if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR)
         log_text() += text;
 }
 
+void print_log(const char *error) {
+    std::fprintf(stderr, "%s\nlog of llama.cpp:\n%s\n", error, log_text().c_str());
+}
+
 }  // namespace
+
+bool is_on_cuda() {
+    const char *device = std::getenv("LOWKEY_LLAMA_DEVICE");
+    return device != nullptr && std::string(device) == "cuda";
+}
+
+double same_numbers() { return is_on_cuda() ? 4e-3 : 2e-3; }
 
 std::string logged() { return log_text(); }
 void clear_log() { log_text().clear(); }
+size_t count_replays() { return n_replays; }
 
 void require(bool holds, const std::string &sentence) {
     if (holds)
         return;
-    std::fprintf(stderr, "failed: %s\nlog of llama.cpp:\n%s\n", sentence.c_str(), logged().c_str());
+    print_log(("failed: " + sentence).c_str());
     std::exit(1);
 }
 
@@ -40,11 +57,12 @@ void require_close(const Logits &a, const Logits &b, double bound, const std::st
                                      ", at most " + std::to_string(bound));
 }
 
-Model::Model(const std::string &path) {
+Model::Model(const std::string &path, int n_gpu_layers) {
     llama_log_set(keep_log, nullptr);
+    ggml_set_abort_callback(print_log);
     llama_backend_init();
     llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers = 0;
+    params.n_gpu_layers = n_gpu_layers;
     model_ = llama_model_load_from_file(path.c_str(), params);
     require(model_ != nullptr, path + " loads");
 }
@@ -68,6 +86,7 @@ llama_context *Session::make(const Model &model, const Options &options) {
     params.n_threads = params.n_threads_batch = options.n_threads;
     params.kv_unified = options.is_unified;
     params.swa_full = options.has_full_windows;
+    params.offload_kqv = options.is_offloaded;
     params.type_k = params.type_v = options.type;
     // Flash attention of llama.cpp rounds an F32 cache to F16.
     params.flash_attn_type = options.type == GGML_TYPE_F32 ? LLAMA_FLASH_ATTN_TYPE_DISABLED

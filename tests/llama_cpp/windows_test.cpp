@@ -82,7 +82,7 @@ void check_truncation(const Model &model, const std::string &plan, bool has_full
             llama_memory_clear(alone.memory(), true);
             alone.feed(0, 0, part(text, 0, static_cast<size_t>(n_kept)));
             require_close(session.feed(0, n_kept, more), alone.feed(0, n_kept, more),
-                          plan == "fp16" ? kSameNumbers : 0.2,
+                          plan == "fp16" ? same_numbers() : 0.2,
                           plan + " after a cut to " + std::to_string(n_kept));
             require(llama_memory_seq_rm(session.memory(), 0, n_kept, -1), "the tokens are cut");
         }
@@ -104,7 +104,7 @@ void check_drafts(const Model &model, const std::string &plan) {
                     llama_memory_seq_rm(drafted.memory(), 0, at + 5, -1),
                 plan + ": a rejection at " + std::to_string(at));
         const Logits expected = plain.feed_all(0, at, part(text, begin, begin + 5)).back();
-        require_close(logits[4], expected, plan == "fp16" ? kSameNumbers : 5 * kSameNumbers,
+        require_close(logits[4], expected, plan == "fp16" ? same_numbers() : 5 * same_numbers(),
                       plan + " draft at " + std::to_string(at));
     }
 }
@@ -122,7 +122,7 @@ void check_copies(const Model &model, const std::string &plan) {
         llama_memory_clear(alone.memory(), true);
         alone.feed(0, 0, part(prompt, 0, static_cast<size_t>(begin)));
         require_close(shared.feed(s, begin, tail), alone.feed(0, begin, tail),
-                      plan == "fp16" || s < 2 ? kSameNumbers : 0.2,
+                      plan == "fp16" || s < 2 ? same_numbers() : 0.2,
                       plan + " sequence " + std::to_string(s));
     }
     clear_log();

@@ -241,8 +241,8 @@ func (s *Step) Attend(layer int, q, out, lse Tensor) error {
 	return err
 }
 
-// Replay replaces Append and Attend of a step whose layers run from a captured graph; see
-// lk_step_replay.
+// Replay declares that captured graphs run Append and Attend of this step, of all layers or of
+// some; see lk_step_replay.
 func (s *Step) Replay() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -96,8 +96,9 @@ class Step:
         return out if lse is None else (out, lse)
 
     def replay(self) -> None:
-        """CUDA: append and attend of all layers run from a graph, which was captured in an earlier step with the same
-        numbers of sequences and of new tokens (lowkey/step.h). Launch the graph on the step's stream, then commit.
+        """CUDA: append and attend of all layers, or of some, run from graphs, which were captured in earlier steps with
+        the same numbers of sequences and of new tokens (lowkey/step.h). Launch them on the step's stream, before this
+        call or after it, then commit.
 
         Raises StateError (no step of this shape was captured), UnsupportedError (other backends)."""
         with self._handle.lock:

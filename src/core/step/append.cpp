@@ -23,7 +23,8 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
     TensorRange v_range;
     LK_TRY(take_tensor(*cache->context, step.queue, k, "k", shape, false, &args.k, &k_range));
     LK_TRY(take_tensor(*cache->context, step.queue, v, "v", shape, false, &args.v, &v_range));
-    LK_TRY(note_capture(cache));
+    uint8_t *captured_calls;
+    LK_TRY(note_capture(cache, layer, &captured_calls));
     args.layer = view;
     args.layer_index = layer;
     args.first_entry = cache->formats.layers[layer].first_entry;
@@ -32,6 +33,8 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
     LK_TRY(cache->device->append(args));
     LK_TRY(find_fault(cache));
     LK_TRY(pack_on_append(cache, layer));
+    if (captured_calls)
+        *captured_calls |= kCapturedAppend;
     step.layers[layer] = kHasKeys;
     step.last_layer = layer;
     step.k = k_range;

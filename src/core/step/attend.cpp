@@ -86,10 +86,14 @@ lk_status attend(lk_cache *cache, uint32_t layer, const lk_tensor *q, const lk_t
     args.staging = staging_of(cache, layer);
     LK_TRY(import_tensors(cache, q, out, lse, &args));
     LK_TRY(list_attention_scores(cache, &args));
+    uint8_t *captured_calls;
+    LK_TRY(note_capture(cache, layer, &captured_calls));
     if (cache->formats.layers[layer].ranks_by_queries)
         LK_TRY(sum_layer(cache, layer, args.q));
     LK_TRY(cache->device->attend(args));
     count_attention_scores(cache, layer);
+    if (captured_calls)
+        *captured_calls |= kCapturedAttend;
     step.layers[layer] = kAttended;
     return LK_OK;
 }

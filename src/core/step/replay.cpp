@@ -7,29 +7,44 @@
 
 namespace lk {
 
-bool ReplayShapes::has(const Array<StepSequence> &members) const {
-    for (size_t i = 0; i < counts_.size(); i += 1 + counts_[i]) {
-        bool is_same = counts_[i] == members.size();
+uint8_t *ReplayShapes::calls(const Array<StepSequence> &members) {
+    size_t first_call = 0;
+    for (size_t i = 0; i < counts_.size(); i += 2 + counts_[i + 1]) {
+        bool is_same = counts_[i + 1] == members.size();
         for (size_t m = 0; is_same && m < members.size(); ++m)
-            is_same = counts_[i + 1 + m] == members[m].n_new;
+            is_same = counts_[i + 2 + m] == members[m].n_new;
         if (is_same)
-            return true;
+            return &calls_[first_call];
+        first_call += counts_[i];
     }
-    return false;
+    return nullptr;
 }
 
-lk_status ReplayShapes::add(const Array<StepSequence> &members) {
-    if (has(members))
+lk_status ReplayShapes::add(const Array<StepSequence> &members, uint32_t n_layers) {
+    if (calls(members))
         return LK_OK;
-    if (!counts_.reserve(counts_.size() + 1 + members.size()))
+    if (!counts_.reserve(counts_.size() + 2 + members.size()) ||
+        !calls_.reserve(calls_.size() + n_layers))
         return fail(LK_E_NOMEM, "no memory for the list of captured steps");
+    counts_.push(n_layers);
     counts_.push(static_cast<uint32_t>(members.size()));
     for (const StepSequence &member : members)
         counts_.push(member.n_new);
+    for (uint32_t l = 0; l < n_layers; ++l)
+        calls_.push(0);
     return LK_OK;
 }
 
 namespace {
+
+// The state of a layer whose captured calls are done, in the given state before.
+uint8_t replayed(uint8_t state, uint8_t calls, bool owns_kv) {
+    if (state == kNoKeys && owns_kv && !(calls & kCapturedAppend))
+        return kNoKeys;
+    if (calls & kCapturedAttend)
+        return kAttended;
+    return calls & kCapturedAppend && state == kNoKeys ? uint8_t{kHasKeys} : state;
+}
 
 lk_status replay(lk_cache *cache) {
     const BackendTraits &traits = cache->context->backend->traits();
@@ -37,24 +52,24 @@ lk_status replay(lk_cache *cache) {
         return fail(LK_E_UNSUPPORTED, "%s has no graphs to replay", traits.name);
     LK_TRY(check_open(cache));
     Step &step = cache->step;
-    for (uint32_t l = 0; l < cache->formats.layers.size(); ++l)
-        if (step.layers[l] != kNoKeys)
-            return fail(LK_E_STATE, "layer %u has its keys in this step already", l);
     for (const StepSequence &member : step.sequences)
         if (has_open_scores(member))
             return fail(LK_E_STATE, "the chunks of sequence %llu are scored, which no graph does",
                         ull{member.sequence->id});
-    if (!step.captured.has(step.sequences))
+    const uint8_t *calls = step.captured.calls(step.sequences);
+    if (!calls)
         return fail(LK_E_STATE,
                     "no step of this cache with these %zu sequences and %u new tokens was captured",
                     step.sequences.size(), step.n_tokens);
-    std::memset(step.layers.data(), kAttended, step.layers.size());
+    for (uint32_t l = 0; l < cache->formats.layers.size(); ++l)
+        step.layers[l] = replayed(step.layers[l], calls[l], cache->formats.layers[l].owns_kv);
     return LK_OK;
 }
 
 }  // namespace
 
-lk_status note_capture(lk_cache *cache) {
+lk_status note_capture(lk_cache *cache, uint32_t layer, uint8_t **calls) {
+    *calls = nullptr;
     if (!cache->device->is_capturing())
         return LK_OK;
     Step &step = cache->step;
@@ -63,7 +78,9 @@ lk_status note_capture(lk_cache *cache) {
             return fail(LK_E_UNSUPPORTED,
                         "sequence %llu has %u new tokens, at most %d in a step that is captured",
                         ull{member.sequence->id}, member.n_new, LK_DRAFT_TOKENS);
-    return step.captured.add(step.sequences);
+    LK_TRY(step.captured.add(step.sequences, static_cast<uint32_t>(step.layers.size())));
+    *calls = step.captured.calls(step.sequences) + layer;
+    return LK_OK;
 }
 
 }  // namespace lk

@@ -189,7 +189,7 @@ impl<'s> Step<'s> {
         unsafe { check(sys::lk_attend(self.state.raw(), layer, &q.raw, &out.raw, raw_lse)) }
     }
 
-    /// The layers of this step run from a captured graph; see `lk_step_replay`.
+    /// The layers of this step, or some of them, run from captured graphs; see `lk_step_replay`.
     pub fn replay(&mut self) -> Result<()> {
         // SAFETY: the step is open.
         unsafe { check(sys::lk_step_replay(self.state.raw())) }
