@@ -360,6 +360,19 @@ def cost_rows(record: dict) -> str:
     return table(['at most', 'plan', 'statistics', *(f'{task} %' for task in tasks), 'all %', '-log2 p'], rows)
 
 
+def cost_short(record: dict) -> str:
+    """The same over all tasks: a row for each family and statistics, a column for each limit."""
+    limits = sorted({plan['limit_bits'] for row in record['rows'] for plan in row['plans'] if plan['limit_bits']})
+    cells = {(plan['family'], row['statistics'], plan['limit_bits']):
+             f'{plan["questions"]["exact_match_percent"]:.1f} %, {plan["questions"]["bits_per_byte"]:.4f}'
+             for row in record['rows'] for plan in row['plans']}
+    exact = next(cell for key, cell in cells.items() if key[0] == 'fp16')
+    rows = [['`fp16`', '', *[exact] * len(limits)]]
+    for family, statistics in sorted({key[:2] for key in cells if key[2]}):
+        rows.append([f'`{family}`', statistics, *(cells.get((family, statistics, limit), '-') for limit in limits)])
+    return table(['plan', 'statistics', *(f'at most {limit:g} bits' for limit in limits)], rows)
+
+
 def isa_code(record: dict) -> str:
     """Each kernel once for each GPU and compiler."""
     names = ('VGPRs', 'Spilled VGPRs', 'Scratch size', 'LDS size', 'Subgroups per SIMD', 'Instructions')
@@ -404,7 +417,7 @@ def isa_predicted(record: dict) -> str:
     return table(['plan', *devices], rows)
 
 
-VIEWS = {'costs': cost_rows, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+VIEWS = {'costs': cost_rows, 'costs-short': cost_short, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}
