@@ -4,7 +4,8 @@
 #ifndef LOWKEY_CUDA_CUH
 #define LOWKEY_CUDA_CUH
 
-#include "common.cuh"
+#include <ggml-cuda/common.cuh>
+
 #include "lowkey-cuda.h"
 
 static lowkey_cuda lowkey_calls;

@@ -18,7 +18,7 @@
 namespace lowkey {
 namespace {
 
-// What a node's parameters have behind those of ggml's custom operations.
+// What a node's parameters have after those of ggml's custom operations.
 struct Parameters {
     Node *node;
     uint64_t shape;  // a CUDA graph holds steps of one shape, so ggml must see another one

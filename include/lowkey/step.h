@@ -143,7 +143,7 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  * The call changes state of the host alone, so the launch may also follow it, and a host that finds
  * out only afterwards which layers ran from a graph calls it before the commit. Layers that no
  * graph holds, or whose graphs the host does not launch, are appended and attended as ever, in the
- * same step, before this call. The commit refuses a step that lacks a layer's keys.
+ * same step, before this call. The commit refuses a step in which a layer has no keys.
  *
  * A graph holds no lengths, blocks, ids or draft trees. It stays valid while sequences grow, are
  * removed and added, and whatever else the cache does between replays, steps without a graph

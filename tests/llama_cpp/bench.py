@@ -57,7 +57,7 @@ def parsed():
     options = parser.parse_args()
     options.models = options.models or list(gguf_models.LARGE)[:2 if options.cuda else 1]
     options.decode = options.decode or (128 if options.cuda else 32)
-    options.tokens = options.tokens or ([2048, 8192, 32768] if options.cuda else [2048, 8192])
+    options.tokens = options.tokens or ([8192, 32768] if options.cuda else [2048, 8192])
     return options
 
 
