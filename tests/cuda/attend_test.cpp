@@ -48,6 +48,7 @@ void check_shapes(std::vector<Case> cases) {
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
+void long_steps_match_reference(void **) { check_shapes(long_cases()); }
 
 void attention_matches_reference(void **) {
     CudaDevice cuda(kind());
@@ -71,6 +72,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
+        cmocka_unit_test(long_steps_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
