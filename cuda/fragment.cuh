@@ -56,6 +56,12 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
 __device__ __forceinline__ void copy_async(uint32_t shared, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared), "l"(global) : "memory");
 }
+// Copy 16 bytes; zeros when `exists` is false.
+__device__ __forceinline__ void copy_or_clear(uint32_t shared, const void *from, bool exists) {
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared), "l"(from),
+                 "r"(exists ? 16 : 0)
+                 : "memory");
+}
 __device__ __forceinline__ void commit_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }

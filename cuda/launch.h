@@ -161,6 +161,22 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
 
+// Attention of a step whose sequences have more new tokens than drafts have, which no graph
+// captures: pages are dequantized once for all query columns, a window of them at a time.
+struct LongStep {
+    uint32_t n_sms;
+    uint32_t n_pages;         // most of a sequence that may need a slot
+    uint32_t blocks_are_raw;  // only staged tokens need slots
+    uint8_t *slots;
+    uint64_t slots_bytes;  // long_slots_bytes()
+};
+bool long_has_instance(uint32_t head_dim);
+constexpr uint32_t long_staged_pages(uint32_t n_tokens) { return (n_tokens + 127) / 128; }
+uint64_t long_slots_bytes(uint32_t head_dim, uint32_t n_sms);
+// As tile_splits() and tile_partial_floats().
+uint32_t long_splits(const TileArgs &args, uint32_t n_sms);
+cudaError_t launch_long(const TileArgs &args, const LongStep &step, cudaStream_t stream);
+
 // Attention scores of chunks, ChunkAttention of src/backend/backend.h.
 struct AttentionScoresArgs {
     StepView step;

@@ -52,6 +52,21 @@ __device__ __forceinline__ uint32_t pack_pair(uint32_t dtype, float low, float h
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
+// Two neighbours, at once where they are aligned.
+__device__ __forceinline__ void store_two(const TensorArg &tensor, int64_t offset, float low,
+                                          float high) {
+    const uint32_t size = tensor.dtype == kF32 ? 4 : 2;
+    uint8_t *at = static_cast<uint8_t *>(tensor.data) + offset * size;
+    if (reinterpret_cast<uint64_t>(at) % (2 * size)) {
+        store_element(tensor, offset, low);
+        store_element(tensor, offset + 1, high);
+    } else if (size == 4) {
+        *reinterpret_cast<float2 *>(at) = make_float2(low, high);
+    } else {
+        *reinterpret_cast<uint32_t *>(at) = pack_pair(tensor.dtype, low, high);
+    }
+}
+
 // Eight neighbours, at once where they are aligned.
 __device__ inline void store_eight(const TensorArg &tensor, int64_t offset,
                                    const float (&values)[8]) {

@@ -13,7 +13,6 @@ namespace cuda {
 
 namespace {
 
-constexpr uint32_t kMaxSplits = 32;
 constexpr uint32_t kMergeWarps = 8;
 
 // Thread blocks of a launch with as many warps.
@@ -177,6 +176,15 @@ uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
     return n_blocks * partial_floats(kTileWarps * warp_columns(head_dim), head_dim);
 }
 
+cudaError_t launch_merge_splits(const TileArgs &args, uint32_t block_columns, uint32_t n_tiles,
+                                cudaStream_t stream) {
+    const uint32_t n_columns = n_tiles * block_columns;
+    const dim3 blocks((n_columns + kMergeWarps - 1) / kMergeWarps, args.layer.n_kv_heads,
+                      args.n_sequences);
+    merge_splits<<<blocks, kMergeWarps * kWarp, 0, stream>>>(args, block_columns, n_tiles);
+    return cudaGetLastError();
+}
+
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream) {
     TileGrid grid = choose_warps(args);
     if (!grid.n_tiles || !args.n_sequences)
@@ -187,12 +195,7 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream) {
     error = launch_kernel(std::integer_sequence<uint32_t, LK_CUDA_HEAD_DIMS>{}, args, grid, stream);
     if (error != cudaSuccess || args.n_splits == 1)
         return error;
-    const uint32_t n_columns = grid.n_tiles * grid.block_columns;
-    const dim3 blocks((n_columns + kMergeWarps - 1) / kMergeWarps, args.layer.n_kv_heads,
-                      args.n_sequences);
-    merge_splits<<<blocks, kMergeWarps * kWarp, 0, stream>>>(args, grid.block_columns,
-                                                             grid.n_tiles);
-    return cudaGetLastError();
+    return launch_merge_splits(args, grid.block_columns, grid.n_tiles, stream);
 }
 
 }  // namespace cuda

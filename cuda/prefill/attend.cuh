@@ -10,144 +10,25 @@
 
 #include "cuda/prefill/instances.h"
 #include "cuda/prefill/output.cuh"
+#include "cuda/prefill/queries.cuh"
 
 namespace lk {
 namespace cuda {
 
-// A power of two to divide a query by, where FP16 cannot hold it.
-__device__ inline float query_divisor(float highest) {
-    const uint32_t exponent = __float_as_uint(highest) >> 23;
-    constexpr uint32_t kKept = 127 + 14;  // below 2^15
-    return exponent > kKept && exponent < 255 ? __uint_as_float((exponent - kKept + 127) << 23)
-                                              : 1.0f;
-}
-
-// The divisor of a query of which each lane has some channels. `fits`: FP16 holds it as it is.
-__device__ inline float find_divisor(bool fits, const float *channels, int n) {
-    if (fits)
-        return 1;
-    float high = 0;
-    for (int i = 0; i < n; ++i)
-        high = fmaxf(high, fabsf(channels[i]));
-    for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
-        high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
-    return query_divisor(high);
-}
-
-// Make zeros of such a query if it is beyond its layer's limit. Returns whether it was.
-__device__ inline bool clear_beyond_limit(const LayerArg &layer, float *channels, int n) {
-    bool is_beyond = false;
-    for (int i = 0; i < n; ++i)
-        is_beyond |= is_beyond_limit(layer, channels[i]);
-    is_beyond = __any_sync(kAllLanes, is_beyond);
-    for (int i = 0; i < n; ++i)
-        channels[i] = is_beyond ? 0.0f : channels[i];
-    return is_beyond;
-}
-
-// The product of such a query with the center of keys.
-__device__ inline float center_product(const LayerArg &layer, uint32_t kv_head,
-                                       const float *channels, int n) {
-    const float *center = layer.key_centers + kv_head * layer.head_dim;
-    float sum = 0;
-    for (int i = 0; i < n; ++i) {
-        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
-        if (channel < layer.head_dim)
-            sum = fmaf(channels[i], center[channel], sum);
-    }
-    for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
-        sum += __shfl_xor_sync(kAllLanes, sum, step);
-    return sum;
-}
-
-// Multiply such a query by the key scales.
-__device__ inline void scale_query(const LayerArg &layer, uint32_t kv_head, float *channels,
-                                   int n) {
-    const float *scale = layer.key_scales + kv_head * layer.head_dim;
-    for (int i = 0; i < n; ++i) {
-        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
-        if (channel < layer.head_dim)
-            channels[i] *= scale[channel];
-    }
-}
-
-// Round eight of the warp's queries to FP16, transposed; columns that do not exist repeat the last
-// one. Returns whether logits take more than the layer's factor.
-template <int kStrips>
-__device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
-                                  const WarpColumns &warp, uint32_t slice, uint8_t *queries) {
-    constexpr int kSteps = (kStrips + 1) / 2;  // a lane's channels, kWarp apart
-    const Mask &mask = block.tables->mask;
-    const uint32_t lane = threadIdx.x % kWarp;
-    const float sign = args.layer.scale < 0 ? -1.0f : 1.0f;
-    float q[8][kSteps];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const uint32_t column = min(8 * slice + i, warp.n - 1);
-        const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
-                                               mask.first_column + warp.first + column);
-        const int64_t offset = row_offset(args.q, query.token, query.head);
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-            const uint32_t channel = kWarp * step + lane;
-            q[i][step] =
-                channel < block.head_dim ? sign * load_element(args.q, offset + channel) : 0;
-        }
-    }
-    bool has_factors = args.layer.key_centers;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        // A query beyond its layer's limit counts as zeros, its logits are NaN by their offset.
-        const bool is_beyond = clear_beyond_limit(args.layer, q[i], kSteps);
-        has_factors |= is_beyond;
-        const float offset = is_beyond ? __uint_as_float(kNanBits)
-                             : args.layer.key_centers
-                                 ? center_product(args.layer, mask.kv_head, q[i], kSteps)
-                                 : 0;
-        if (args.layer.key_scales)
-            scale_query(args.layer, mask.kv_head, q[i], kSteps);
-        const bool fits = args.q.dtype == kF16 && !args.layer.key_scales;
-        const float divisor = find_divisor(fits, q[i], kSteps);
-        has_factors |= divisor != 1;
-        if (lane == 0) {
-            block.tables->factors[warp.first + 8 * slice + i] = divisor;
-            block.tables->offsets[warp.first + 8 * slice + i] = offset;
-        }
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-            const uint32_t channel = kWarp * step + lane;
-            const uint32_t at = query_row(channel, block.row_shift) ^ (16 * slice);
-            if (channel < block.head_dim)
-                *reinterpret_cast<__half *>(queries + at + 2 * i) =
-                    __float2half_rn(q[i][step] / divisor);
-        }
-    }
-    return has_factors;
-}
-
+// The queries of a warp as B operands: rows of channels, whose order belongs to the page.
 template <int kStrips>
 __device__ inline bool load_queries(const TileArgs &args, const TileBlock &block,
                                     const WarpColumns &warp, uint8_t *queries) {
     bool has_factors = false;
 #pragma unroll 1
-    for (uint32_t slice = 0; warp.n && slice < Accumulators<kStrips>::kSlices; ++slice)
-        has_factors |= load_slice<kStrips>(args, block, warp, slice, queries);
-    return has_factors;
-}
-
-__device__ inline void load_positions(const TileArgs &args, TileTables *tables) {
-    const Mask &mask = tables->mask;
-    const SequenceInfo &sequence = mask.sequence;
-    for (uint32_t column = threadIdx.x; column < kTileColumns; column += blockDim.x) {
-        const uint32_t last = mask.n_columns - 1;
-        const uint32_t token =
-            (mask.first_column + (column < last ? column : last)) / mask.group_size;
-        tables->positions[column] = sequence.has_tree
-                                        ? args.step.positions[sequence.first_new + token]
-                                        : sequence.n_history + token;
-        tables->ancestors[column] =
-            sequence.has_tree ? args.step.ancestors[sequence.first_new + token] : 0;
+    for (uint32_t slice = 0; warp.n && slice < Accumulators<kStrips>::kSlices; ++slice) {
+        const auto store = [&](uint32_t i, uint32_t channel, __half q) {
+            const uint32_t at = query_row(channel, block.row_shift) ^ (16 * slice);
+            *reinterpret_cast<__half *>(queries + at + 2 * i) = q;
+        };
+        has_factors |= load_slice<kStrips>(args, *block.tables, warp, slice, store);
     }
+    return has_factors;
 }
 
 // A page is copied ahead if the one before is looked up together with it and has two stages: the
@@ -318,7 +199,7 @@ __device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlo
     round.first_token = stage.first_token;
     round.tiles[0] = shared_address(block.tiles(stage, 0, 0));
     round.shapes = block.tables->has_factors || args.layer.soft_cap > 0;
-    round.hides = !all_are_visible(args.layer, warp, stage);
+    round.hides = !all_are_visible(args.layer, warp, stage, kRoundTokens);
     const uint32_t n_rounds = (seen_tokens(warp, stage) + kRoundTokens - 1) / kRoundTokens;
 #pragma unroll 1
     for (uint32_t i = 0; i < n_rounds; ++i) {
@@ -403,7 +284,13 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     const uint32_t n_warps = blockDim.x / kWarp;
     if (threadIdx.x == 0) {
         tables.mask.stage_tokens = grid.stage_tokens;
-        if (!find_mask(args, n_warps * kColumns, &tables.mask))
+        // Most tokens are visible to the last columns: their thread blocks start first.
+        const TilePosition position = {blockIdx.z / args.n_splits, blockIdx.y,
+                                       gridDim.x - 1 - blockIdx.x};
+        if (find_mask(args, position, n_warps * kColumns, &tables.mask))
+            cut_pages(args, 0, tables.mask.blocks.n + tables.mask.staged.n,
+                      blockIdx.z % args.n_splits, &tables.mask);
+        else
             tables.mask.n_columns = 0;
     }
     __syncthreads();

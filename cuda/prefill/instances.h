@@ -9,6 +9,8 @@
 namespace lk {
 namespace cuda {
 
+constexpr uint32_t kMaxSplits = 32;
+
 struct TileGrid {
     uint32_t n_warps;
     uint32_t block_columns;
@@ -18,6 +20,10 @@ struct TileGrid {
     uint32_t page_stride;  // to a second page, where the page after is copied ahead; 0 without one
     uint32_t shared_bytes;
 };
+
+// A second kernel adds up the splits of column tiles of block_columns.
+cudaError_t launch_merge_splits(const TileArgs &args, uint32_t block_columns, uint32_t n_tiles,
+                                cudaStream_t stream);
 
 // kExact: of kStrips strips; else of up to so many.
 template <int kStrips, bool kExact>

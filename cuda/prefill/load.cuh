@@ -17,18 +17,12 @@ namespace cuda {
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 
 // Fixed shared memory of a thread block.
-struct TileTables {
-    Mask mask;
+struct TileTables : ColumnTables {
     EntryView views[kPageBatch];
     StripInfo strips[2][2][kMaxStrips];  // of two pages
     // The offset of the queries of a stored channel's channel, for two pages: [channel of a
     // strip][strip].
     alignas(16) uint16_t query_rows[2][LK_STRIP_CHANNELS][kMaxStrips];
-    uint32_t positions[kTileColumns];
-    uint64_t ancestors[kTileColumns];
-    float factors[kTileColumns];  // what queries were divided by
-    float offsets[kTileColumns];  // of logits: products of the queries and the center of keys
-    int has_factors;              // some factor is not 1, or some offset not 0
 };
 
 // Where the tables and tiles of a thread block lie in its dynamic shared memory, in bytes.
@@ -82,13 +76,6 @@ struct TileBlock {
     }
 };
 
-// Copy 16 bytes; zeros when `exists` is false.
-__device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool exists) {
-    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(exists ? 16 : 0)
-                 : "memory");
-}
-
 // Calls f(strip, tile of the stage, address of the lane's 16 bytes) for the tiles of a side that
 // the warp copies.
 template <class F>
@@ -117,7 +104,8 @@ __device__ inline void copy_tiles(const TileBlock &block, const PageView &page, 
     for_tiles(block, stage, side, [&](uint32_t strip, uint32_t tile, uint8_t *to) {
         const uint32_t at = (first + tile) * kTileBytes;
         const bool exists = at < strip_bytes;
-        copy_or_clear(to, payload + strip * strip_bytes + (exists ? at : 0), exists);
+        copy_or_clear(shared_address(to), payload + strip * strip_bytes + (exists ? at : 0),
+                      exists);
     });
 }
 
@@ -157,7 +145,7 @@ __device__ inline void copy_staged(const TileBlock &block, const PageView &page,
         const uint32_t token = i / token_chunks;
         const uint32_t at = 16 * (i % token_chunks);
         const bool exists = token < stage.n_tokens;
-        copy_or_clear(to + token * staged_row_bytes(block.head_dim) + at,
+        copy_or_clear(shared_address(to + token * staged_row_bytes(block.head_dim) + at),
                       from + (exists ? token : 0) * row_bytes + at, exists);
     }
 }

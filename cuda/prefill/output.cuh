@@ -49,30 +49,31 @@ __device__ inline void store_lse(const TileArgs &args, const QueryColumn &query,
 __device__ __forceinline__ float inverse(float sum) { return sum != 0 ? 1 / sum : 0; }
 
 // The result of a thread block of a split: output [columns][head_dim], then references and sums
-// [columns].
+// [columns]. Where the thread block goes on in another launch, sums are those of the lanes.
 struct Partial {
     float *out;
     float *references;
     float *sums;
 };
+constexpr uint32_t kSumLanes = 4;  // that share a column
 
 __host__ __device__ inline uint64_t partial_floats(uint32_t block_columns, uint32_t head_dim) {
-    return static_cast<uint64_t>(block_columns) * (head_dim + 2);
+    return static_cast<uint64_t>(block_columns) * (head_dim + 1 + kSumLanes);
 }
 
-__device__ inline Partial find_partial(const TileArgs &args, uint32_t sequence, uint32_t kv_head,
-                                       uint32_t tile, uint32_t n_tiles, uint32_t split,
-                                       uint32_t block_columns) {
+__device__ inline Partial partial_of(const TileArgs &args, uint64_t block, uint32_t block_columns) {
     const uint32_t head_dim = args.layer.head_dim;
-    const uint64_t block =
-        ((static_cast<uint64_t>(sequence) * args.layer.n_kv_heads + kv_head) * n_tiles + tile) *
-            args.n_splits +
-        split;
     Partial partial;
     partial.out = args.partials + block * partial_floats(block_columns, head_dim);
     partial.references = partial.out + static_cast<uint64_t>(block_columns) * head_dim;
     partial.sums = partial.references + block_columns;
     return partial;
+}
+__device__ inline Partial find_partial(const TileArgs &args, uint32_t sequence, uint32_t kv_head,
+                                       uint32_t tile, uint32_t n_tiles, uint32_t split,
+                                       uint32_t block_columns) {
+    const uint64_t pair = static_cast<uint64_t>(sequence) * args.layer.n_kv_heads + kv_head;
+    return partial_of(args, (pair * n_tiles + tile) * args.n_splits + split, block_columns);
 }
 
 // Where a lane's column of the output goes, a strip at a time.

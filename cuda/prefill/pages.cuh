@@ -49,6 +49,16 @@ struct Mask {
     uint32_t page_end;
 };
 
+// The columns of a thread block, in shared memory.
+struct ColumnTables {
+    Mask mask;
+    uint32_t positions[kTileColumns];
+    uint64_t ancestors[kTileColumns];
+    float factors[kTileColumns];  // what queries were divided by
+    float offsets[kTileColumns];  // of logits: products of the queries and the center of keys
+    int has_factors;              // some factor is not 1, or some offset not 0
+};
+
 enum class Source : uint32_t {
     kTiles,    // FP16 tiles as they are multiplied
     kCopied,   // codes, copied to shared memory with their metadata
@@ -63,12 +73,15 @@ struct PageView {
     Source source;
     uint32_t copy_offset;  // of the payload in the page's copy; the metadata follows
 };
-struct EntryView {
-    PageView pages[2];
+// The tokens of a page, and the stages that they are multiplied in.
+struct PageSpan {
     uint32_t first_token;
     uint32_t n_tokens;     // that exist and may be visible to a column
     uint32_t first_stage;  // earlier ones are outside the window
     uint32_t end_stage;
+};
+struct EntryView : PageSpan {
+    PageView pages[2];
     bool is_ahead;  // copied while the page before is multiplied
     bool leads;     // the page after is copied meanwhile
 };
@@ -118,31 +131,40 @@ __device__ inline Runs find_staged(const TileArgs &args, const Mask &mask, uint3
                      pages_before(mask.window_begin, 0));
 }
 
-// Split `split` of args.n_splits of the pages visible to the columns up to those of last_token.
-__device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uint32_t split,
-                                  Mask *mask) {
+// The column tile of a thread block.
+struct TilePosition {
+    uint32_t sequence;
+    uint32_t kv_head;
+    uint32_t tile;
+};
+
+// The pages visible to the columns up to those of last_token.
+__device__ inline void find_pages(const TileArgs &args, uint32_t last_token, Mask *mask) {
     const uint32_t window = args.layer.window_tokens;
     const bool cuts = window && mask->first_position >= window;
     mask->window_begin = cuts ? mask->first_position + 1 - window : 0;
     mask->blocks = find_blocks(args, *mask);
     mask->staged = find_staged(args, *mask, last_token);
-    const uint64_t n_pages = mask->blocks.n + mask->staged.n;
-    mask->page_begin = static_cast<uint32_t>(n_pages * split / args.n_splits);
-    mask->page_end = static_cast<uint32_t>(n_pages * (split + 1) / args.n_splits);
 }
 
-// False when the thread block has no columns.
-__device__ inline bool find_mask(const TileArgs &args, uint32_t block_columns, Mask *mask) {
-    const uint32_t index = blockIdx.z / args.n_splits;
+// Split `split` of args.n_splits of n pages of the list from `begin` on.
+__device__ inline void cut_pages(const TileArgs &args, uint32_t begin, uint64_t n, uint32_t split,
+                                 Mask *mask) {
+    mask->page_begin = begin + static_cast<uint32_t>(n * split / args.n_splits);
+    mask->page_end = begin + static_cast<uint32_t>(n * (split + 1) / args.n_splits);
+}
+
+// All but the split. False when the tile has no columns.
+__device__ inline bool find_mask(const TileArgs &args, const TilePosition &position,
+                                 uint32_t block_columns, Mask *mask) {
     if (args.step.header->n_sequences != args.n_sequences ||
         args.step.header->n_tokens != args.n_tokens)
         return false;
-    mask->sequence = args.step.sequences[index];
+    mask->sequence = args.step.sequences[position.sequence];
     const SequenceInfo &sequence = mask->sequence;
-    mask->kv_head = blockIdx.y;
+    mask->kv_head = position.kv_head;
     mask->group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
-    // Most tokens are visible to the last columns: their thread blocks start first.
-    mask->first_column = (gridDim.x - 1 - blockIdx.x) * block_columns;
+    mask->first_column = position.tile * block_columns;
     const uint32_t n_columns = sequence.n_new * mask->group_size;
     if (mask->first_column >= n_columns)
         return false;
@@ -152,12 +174,12 @@ __device__ inline bool find_mask(const TileArgs &args, uint32_t block_columns, M
         sequence.n_history + (sequence.has_tree ? 0 : mask->first_column / mask->group_size);
     mask->last_position =
         sequence.n_history + (sequence.has_tree ? sequence.n_new - 1 : last_token);
-    find_pages(args, last_token, blockIdx.z % args.n_splits, mask);
+    find_pages(args, last_token, mask);
     return true;
 }
 
 __device__ inline void view_stages(const TileArgs &args, const Mask &mask, uint32_t first_token,
-                                   uint32_t capacity, uint32_t end_token, EntryView *view) {
+                                   uint32_t capacity, uint32_t end_token, PageSpan *view) {
     const uint32_t end = min(end_token, mask.last_position + 1);
     view->first_token = first_token;
     view->n_tokens = first_token < end ? min(capacity, end - first_token) : 0;
@@ -231,7 +253,7 @@ struct Stage {
     uint32_t parity;       // bit 0: of its tiles' memory; bit 1: of its page's tables
 };
 
-__device__ __forceinline__ void stage_position(const EntryView &view, uint32_t stage_tokens,
+__device__ __forceinline__ void stage_position(const PageSpan &view, uint32_t stage_tokens,
                                                Stage *stage) {
     const uint32_t first = stage->index * stage_tokens;
     stage->first_token = view.first_token + first;

@@ -81,15 +81,15 @@ __device__ __forceinline__ uint32_t seen_tokens(const WarpColumns &warp, const S
 }
 // Are all tokens of its rounds visible to all columns?
 __device__ __forceinline__ bool all_are_visible(const LayerArg &layer, const WarpColumns &warp,
-                                                const Stage &stage) {
+                                                const Stage &stage, uint32_t round_tokens) {
     const uint32_t end = stage.first_token + stage.n_tokens;
-    return stage.n_tokens % kRoundTokens == 0 && end <= warp.linear_end &&
+    return stage.n_tokens % round_tokens == 0 && end <= warp.linear_end &&
            end <= warp.first_position + 1 &&
            (!layer.window_tokens || stage.first_token + layer.window_tokens > warp.last_position ||
             end <= layer.window_sink_tokens);
 }
 
-__device__ __forceinline__ bool is_visible(const TileArgs &args, const TileTables &tables,
+__device__ __forceinline__ bool is_visible(const TileArgs &args, const ColumnTables &tables,
                                            uint32_t column, uint32_t token) {
     const SequenceInfo &sequence = tables.mask.sequence;
     const uint32_t query = tables.positions[column];
@@ -106,7 +106,7 @@ __device__ __forceinline__ bool is_visible(const TileArgs &args, const TileTable
 }
 
 template <int kSlices>
-__device__ __forceinline__ void hide(const TileArgs &args, const TileTables &tables,
+__device__ __forceinline__ void hide(const TileArgs &args, const ColumnTables &tables,
                                      const WarpColumns &warp, const Round &round,
                                      Products<kSlices> &products) {
     uint32_t seen = 0;  // a bit for each product; the loop stays one, to need few registers
@@ -132,12 +132,19 @@ __device__ __forceinline__ float logit_factor(const LayerArg &layer) {
     return layer.soft_cap > 0 ? 1.0f : fabsf(layer.scale) * kLog2E;
 }
 
-// The rest: queries that FP16 could not hold undivided, centers of keys, and the cap.
-template <int kSlices>
-__device__ __forceinline__ void shape_logits(const LayerArg &layer, const TileTables &tables,
-                                             const WarpColumns &warp, Products<kSlices> &products) {
+// The rest: the cap.
+__device__ __forceinline__ float shape_logit(const LayerArg &layer, float x) {
     const float cap = layer.soft_cap;
-    const float to_exponent = 2 * kLog2E * fabsf(layer.scale) / cap;
+    if (!(cap > 0))
+        return x;
+    const float power = exp2_fast(x * (2 * kLog2E * fabsf(layer.scale) / cap));
+    return cap * kLog2E * (1 - __fdividef(2, power + 1));  // of tanh
+}
+
+// Queries that FP16 could not hold undivided, centers of keys, and the cap.
+template <int kSlices>
+__device__ __forceinline__ void shape_logits(const LayerArg &layer, const ColumnTables &tables,
+                                             const WarpColumns &warp, Products<kSlices> &products) {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
@@ -145,13 +152,9 @@ __device__ __forceinline__ void shape_logits(const LayerArg &layer, const TileTa
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const uint32_t column = warp.first + column_of(slice, i);
-                float x =
-                    fmaf(products[tile][slice][i], tables.factors[column], tables.offsets[column]);
-                if (cap > 0) {
-                    const float power = exp2_fast(x * to_exponent);
-                    x = cap * kLog2E * (1 - __fdividef(2, power + 1));  // of tanh
-                }
-                products[tile][slice][i] = x;
+                products[tile][slice][i] = shape_logit(
+                    layer,
+                    fmaf(products[tile][slice][i], tables.factors[column], tables.offsets[column]));
             }
 }
 

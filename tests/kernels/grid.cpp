@@ -332,6 +332,44 @@ std::vector<Case> grouped_cases() {
     return all;
 }
 
+std::vector<Case> long_cases() {
+    struct Keys {
+        uint32_t bits, boosted, n_shared, ordered;
+    };
+    std::vector<Case> all;
+    uint32_t turns[10] = {};
+    for (const uint32_t head_dim : {128u, 64u, 80u, 96u, 256u})
+        for (const Keys &keys : {Keys{16, 0, 0, 0}, Keys{2, 16, 0, 1}, Keys{2, 16, 0, 0},
+                                 Keys{2, 0, 5, 0}, Keys{8, 0, 0, 0}}) {
+            Case c;
+            c.head_dim = head_dim;
+            c.n_kv_heads = 1;
+            c.key_bits = keys.bits;
+            c.boosted = keys.boosted;
+            c.n_shared = keys.n_shared;
+            c.ordered = keys.ordered;
+            c.value_bits = keys.bits == 16 ? 16 : next_of({2, 4, 8, 1, 16, 3}, turns);
+            c.group = keys.bits == 16 ? 2 : next_of({16, 4, 8}, turns + 1);
+            c.n_new = keys.bits == 16 ? next_of({66, 200, 131}, turns + 2) : 2080 / c.group;
+            c.packed_pages = keys.bits == 16 ? 72 : 3;
+            // CUDA has 64 KiB for dequantized pages for each new token.
+            if (keys.ordered && head_dim >= 128)
+                c.packed_pages = c.n_new * 128 / head_dim + 10;
+            c.n_sequences = keys.bits == 8 ? next_of({1, 3, 2}, turns + 3) : 1;
+            c.tail_tokens = next_of({131, 0, 19}, turns + 4);
+            c.window = next_of({0, 0, 0, 1000, 0, 40, 1}, turns + 5);
+            c.window_sinks = c.window ? 4 : 0;
+            c.page_tokens = keys.bits == 8 ? next_of({64, 128}, turns + 6) : 128;
+            c.raw_between = next_of({0, 1, 0}, turns + 7);
+            c.centers = c.scales = next_of({0, 1}, turns + 8);
+            c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;
+            c.dtype = std::vector<lk_dtype>{LK_F16, LK_F32, LK_BF16}[turns[9]++ % 3];
+            c.sinks = turns[9] % 4 == 1;
+            all.push_back(c);
+        }
+    return all;
+}
+
 std::vector<Case> mixed_cases() {
     std::vector<Case> all;
     uint32_t turn = 0;

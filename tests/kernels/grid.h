@@ -26,6 +26,10 @@ std::vector<Case> one_bit_cases();
 // or one for each, pairs or none, pages of two formats in a sequence.
 std::vector<Case> grouped_cases();
 
+// Steps of more tokens than drafts have, with at least 2048 query columns over packed pages; two of
+// them over more pages than CUDA dequantizes at once.
+std::vector<Case> long_cases();
+
 // Pages of several forms in one layer, 16-bit ones among them, under every kind of parameters.
 std::vector<Case> mixed_cases();
 

@@ -12,6 +12,11 @@ namespace cuda {
 
 namespace {
 
+// Of a KV head: fewer of them are attended sooner than packed pages become tiles in device memory.
+constexpr uint32_t kLongColumns = 2048;
+// For each token of the longest step, so that caches of short steps stay small.
+constexpr uint64_t kTokenSlotsBytes = 64 * 1024;
+
 template <class T>
 T *at(uint64_t address) {
     return reinterpret_cast<T *>(address);
@@ -101,12 +106,19 @@ lk_status CudaCache::open_tables() {
 // Jobs, and the splits that thread blocks leave for the merge.
 lk_status CudaCache::open_work() {
     uint64_t floats = state_.splits().partial_floats();
-    for (uint32_t l = 0; l < layout_.n_layers; ++l)
-        floats = std::max(floats, tile_partial_floats(layout_.layers[l].head_dim, n_sms_));
+    uint64_t slots_bytes = 0;
+    for (uint32_t l = 0; l < layout_.n_layers; ++l) {
+        const uint32_t head_dim = layout_.layers[l].head_dim;
+        floats = std::max(floats, tile_partial_floats(head_dim, n_sms_));
+        if (layout_.max_step_tokens > kDraftTokens && long_has_instance(head_dim))
+            slots_bytes = std::max(slots_bytes, long_slots_bytes(head_dim, n_sms_));
+    }
+    slots_bytes = std::min(slots_bytes, layout_.max_step_tokens * kTokenSlotsBytes);
     const uint64_t n_counters = state_.splits().n_counters();
     LK_TRY(jobs_.open(&upload_));
     LK_TRY(query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums"));
     LK_TRY(partials_.open(&upload_, floats * sizeof(float), "the splits of attention"));
+    LK_TRY(slots_.open(&upload_, slots_bytes, "dequantized pages of a long step"));
     LK_TRY(counters_.open(&upload_, n_counters * sizeof(uint32_t), "the counters of attention"));
     return checked(cudaMemsetAsync(at<void>(counters_.address()), 0, counters_.bytes(), stream_),
                    "clearing the counters of attention");
@@ -125,7 +137,7 @@ void CudaCache::fill_view() {
 
 uint64_t CudaCache::fixed_bytes() const {
     return state_.fixed_bytes() + templates_.bytes() + jobs_.bytes() + counters_.bytes() +
-           partials_.bytes() + sums_.bytes() + query_stats_cell_.bytes();
+           partials_.bytes() + slots_.bytes() + sums_.bytes() + query_stats_cell_.bytes();
 }
 
 void CudaCache::use(cudaStream_t stream) {
@@ -240,7 +252,7 @@ lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
     const gpu::StepShape &shape = state_.shape();
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
-    lk_status status = checked(is_short ? decode(args) : tile(args), "attending a layer");
+    lk_status status = checked(is_short ? decode(args) : prefill(args), "attending a layer");
     for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
         status = checked(score_attention(args, args.chunk_attentions[i]), "scoring chunks");
     return status;
@@ -268,7 +280,7 @@ cudaError_t CudaCache::decode(const AttendArgs &args) {
     return launch_decode(decode, stream_);
 }
 
-cudaError_t CudaCache::tile(const AttendArgs &args) {
+cudaError_t CudaCache::prefill(const AttendArgs &args) {
     const gpu::StepShape &shape = state_.shape();
     TileArgs tile{};
     tile.step = view_;
@@ -282,9 +294,32 @@ cudaError_t CudaCache::tile(const AttendArgs &args) {
     tile.n_sequences = shape.n_sequences;
     tile.n_tokens = shape.n_tokens;
     tile.max_new = shape.max_new;
-    tile.n_splits = tile_splits(tile, n_sms_);
     tile.partials = at<float>(partials_.address());
-    return launch_tile(tile, stream_);
+    const bool is_long_step = is_long(args.layer_index);
+    tile.n_splits = is_long_step ? long_splits(tile, n_sms_) : tile_splits(tile, n_sms_);
+    return is_long_step ? launch_long(tile, long_step(args.layer_index), stream_)
+                        : launch_tile(tile, stream_);
+}
+
+// Graphs, which are replayed with longer sequences, have no step of more tokens than a draft.
+bool CudaCache::is_long(uint32_t layer) const {
+    const LayerView &view = layout_.layers[layer];
+    const uint32_t max_new = state_.shape().max_new;
+    const uint64_t n_columns = uint64_t{max_new} * (view.n_query_heads / view.n_kv_heads);
+    return max_new > kDraftTokens && long_has_instance(view.head_dim) &&
+           (rules_.is_raw(layer) || n_columns >= kLongColumns);
+}
+
+LongStep CudaCache::long_step(uint32_t layer) const {
+    const gpu::StepShape &shape = state_.shape();
+    LongStep step{};
+    step.n_sms = n_sms_;
+    step.blocks_are_raw = rules_.is_raw(layer);
+    step.n_pages =
+        (step.blocks_are_raw ? 0 : shape.max_blocks) + long_staged_pages(shape.max_staged);
+    step.slots = at<uint8_t>(slots_.address());
+    step.slots_bytes = slots_.bytes();
+    return step;
 }
 
 cudaError_t CudaCache::score_attention(const AttendArgs &args, const ChunkAttention &request) {

@@ -60,7 +60,9 @@ class CudaCache final : public CacheDevice {
     LayerArg layer_arg(uint32_t index) const;
     StagingArg staging_arg(const Staging &staging) const;
     cudaError_t decode(const AttendArgs &args);
-    cudaError_t tile(const AttendArgs &args);
+    cudaError_t prefill(const AttendArgs &args);
+    bool is_long(uint32_t layer) const;
+    LongStep long_step(uint32_t layer) const;
     cudaError_t score_attention(const AttendArgs &args, const ChunkAttention &request);
 
     const Allocator &allocator_;
@@ -83,6 +85,7 @@ class CudaCache final : public CacheDevice {
     gpu::JobList jobs_;
     gpu::Table counters_;  // of decode
     gpu::Table partials_;  // of one launch of attention
+    gpu::Table slots_;     // of the pages of one pass of a long step
     gpu::QueryStatsArea sums_;
     gpu::Table query_stats_cell_;  // u64: their address, which graphs read
 };

@@ -88,7 +88,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
-        Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodeNone, 0, 0, 0};
+        Layer layer = {
+            view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodeNone, 0, 0, 0, true};
         PossibleKinds kinds;
         bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
@@ -99,6 +100,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             differs = differs || entry.ordered_key == kNoFormat;
             kinds.add(key);
             kinds.add(value);
+            layer.is_raw = layer.is_raw && key.layout.is_raw() && value.layout.is_raw();
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -110,6 +112,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
             kinds.add(format);
+            layer.is_raw = layer.is_raw && format.layout.is_raw();
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
         if (more.n_formats)

@@ -23,6 +23,8 @@ class DecodeRules final : public gpu::SplitRules {
 
     // Does decode take a step whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer, uint32_t max_new) const;
+    // Are all pages of the layer 16-bit pages?
+    bool is_raw(uint32_t layer) const { return layers_[layer].is_raw; }
     // Write how a layer's items are launched.
     void fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args) const;
 
@@ -34,6 +36,7 @@ class DecodeRules final : public gpu::SplitRules {
         uint32_t key_metadata_bytes;
         uint32_t value_metadata_bytes;
         uint32_t own_query_bytes;
+        bool is_raw;
     };
 
     uint32_t warps(const Layer &of, uint32_t columns, const DecodeShape &blocks) const;

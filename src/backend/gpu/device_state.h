@@ -19,8 +19,10 @@ namespace gpu {
 struct StepShape {
     uint32_t n_sequences;
     uint32_t n_tokens;
-    uint32_t max_new;  // of a sequence
-    bool is_staged;    // a sequence has its new tokens in the staging area
+    uint32_t max_new;     // of a sequence
+    bool is_staged;       // a sequence has its new tokens in the staging area
+    uint32_t max_blocks;  // that attention reads, of a sequence
+    uint32_t max_staged;  // new tokens in the staging area, of a sequence
 };
 
 class DeviceState {

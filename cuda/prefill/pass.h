@@ -1,0 +1,54 @@
+// Attention of long steps: pages that are dequantized once for all query columns.
+//
+// A step whose sequences have more new tokens than a draft is never captured, so the host knows
+// its pages. It attends on them in passes, of as many pages as the slots hold. In a pass, one
+// kernel makes FP16 tiles of packed pages and of staged tokens, in slots of device memory; another
+// attends on these and on 16-bit pages. Between passes, each column's state waits in the partial
+// results.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_PREFILL_PASS_H
+#define LK_CUDA_PREFILL_PASS_H
+
+#include "cuda/launch.h"
+
+namespace lk {
+namespace cuda {
+
+constexpr uint32_t kSlotTokens = 128;
+constexpr uint32_t kLongWarps = 4;  // of a thread block; two share a multiprocessor
+constexpr uint32_t kSharingBlocks = 2;
+
+// Bytes of a slot: the tiles of a K page and of a V page, strips kSlotTokens long.
+constexpr uint32_t slot_bytes(uint32_t head_dim) { return 2 * 2 * kSlotTokens * head_dim; }
+constexpr uint32_t long_warp_columns(uint32_t head_dim) { return head_dim > 128 ? 16 : 32; }
+constexpr uint32_t long_block_columns(uint32_t head_dim) {
+    return kLongWarps * long_warp_columns(head_dim);
+}
+
+// What a launch attends. A pair is a sequence and a KV head; the pages of a pair are its blocks
+// and, after them, its runs of staged tokens.
+struct PagePass {
+    uint8_t *slots;  // [pair of the launch][page of the pass]
+    uint32_t first_pair;
+    uint32_t n_pairs;
+    uint32_t first_tile;  // of the columns of a pair
+    uint32_t n_tiles;
+    uint32_t first_page;  // counted from the first page that may need a slot
+    uint32_t n_pages;
+    uint32_t blocks_are_raw;  // only staged tokens need slots
+    uint32_t is_first;        // of the passes of its columns
+    uint32_t is_last;
+};
+
+// Make the tiles of a pass.
+cudaError_t launch_unpack_pass(const TileArgs &args, const PagePass &pass, cudaStream_t stream);
+
+// Attend on a pass.
+template <int kStrips>
+cudaError_t launch_pass_kernel(const TileArgs &args, const PagePass &pass, cudaStream_t stream);
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,173 @@
+// Attention of long steps: packed pages and staged tokens of a pass become FP16 tiles.
+//
+// A thread block takes the K page or the V page of a pair. Keys whose channels are stored in
+// another order are put into that of the channels, through shared memory.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fragment.cuh"
+#include "cuda/prefill/pass.cuh"
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+constexpr uint32_t kThreads = 256;
+
+struct Target {
+    uint8_t *tiles;
+    uint32_t head_dim;
+
+    __device__ uint8_t *tile(uint32_t strip, uint32_t tile) const {
+        return tiles + (strip * (kSlotTokens / LK_TILE_TOKENS) + tile) * kTileBytes;
+    }
+    __device__ void store(uint32_t strip, uint32_t at, const uint32_t (&a)[4]) const {
+        reinterpret_cast<uint4 *>(tile(strip, at))[threadIdx.x % kWarp] =
+            make_uint4(a[0], a[1], a[2], a[3]);
+    }
+};
+
+// Calls f(strip, tile) for the tiles that the warp makes.
+template <class F>
+__device__ __forceinline__ void for_tiles(uint32_t head_dim, uint32_t n_tokens, F f) {
+    const uint32_t n_tiles = n_tokens / LK_TILE_TOKENS;
+    const uint32_t n = head_dim / LK_STRIP_CHANNELS * n_tiles;
+    for (uint32_t i = threadIdx.x / kWarp; i < n; i += kThreads / kWarp)
+        f(i / n_tiles, i % n_tiles);
+}
+
+// n tokens of FP16 rows; zeros follow them.
+template <bool kIsValue>
+__device__ void convert_rows(const uint16_t *rows, uint32_t n, const Target &target) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const auto load = [&](uint32_t token, uint32_t channel) {
+        return token < n ? uint32_t{rows[token * target.head_dim + channel]} : 0;
+    };
+    for_tiles(target.head_dim, kStagedTokens, [&](uint32_t strip, uint32_t tile) {
+        uint32_t a[4];
+#pragma unroll
+        for (uint32_t r = 0; r < 4; ++r) {
+            const uint32_t row = LK_TILE_ROW(lane, r);
+            const uint32_t k = LK_TILE_K(lane, r);
+            const uint32_t channel = strip * LK_STRIP_CHANNELS + (kIsValue ? row : k);
+            const uint32_t token = tile * LK_TILE_TOKENS + (kIsValue ? k : row);
+            a[r] = load(token, channel) | load(token + kIsValue, channel + !kIsValue) << 16;
+        }
+        target.store(strip, tile, a);
+    });
+}
+
+template <bool kIsValue>
+__device__ void unpack_in_order(const FormatInfo &c, const uint8_t *payload,
+                                const uint8_t *metadata, const Target &target) {
+    for_tiles(target.head_dim, c.page_tokens, [&](uint32_t strip, uint32_t tile) {
+        uint32_t a[4];
+        load_values<kIsValue>(c, payload, metadata, strip, tile, threadIdx.x % kWarp, a);
+        target.store(strip, tile, a);
+    });
+}
+
+// `image` has the page as the target has it.
+__device__ void unpack_permuted(const FormatInfo &c, const uint8_t *payload,
+                                const uint8_t *metadata, const uint8_t *permutation,
+                                const Target &image, const Target &target) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    for_tiles(target.head_dim, c.page_tokens, [&](uint32_t strip, uint32_t tile) {
+        uint32_t a[4];
+        load_values<false>(c, payload, metadata, strip, tile, lane, a);
+#pragma unroll
+        for (uint32_t i = 0; i < 8; ++i) {
+            const uint32_t row = LK_TILE_ROW(lane, i / 2);
+            const uint32_t stored = strip * LK_STRIP_CHANNELS + LK_TILE_K(lane, i / 2) + i % 2;
+            const uint32_t channel = permutation[stored];
+            const uint32_t k = channel % LK_STRIP_CHANNELS;
+            uint8_t *to = image.tile(channel / LK_STRIP_CHANNELS, tile) +
+                          16 * LK_TILE_LANE(row, k) + 4 * LK_TILE_REGISTER(row, k) +
+                          2 * LK_TILE_HALF(k);
+            *reinterpret_cast<uint16_t *>(to) = static_cast<uint16_t>(a[i / 2] >> (16 * (i % 2)));
+        }
+    });
+    __syncthreads();
+    for_tiles(target.head_dim, c.page_tokens, [&](uint32_t strip, uint32_t tile) {
+        reinterpret_cast<uint4 *>(target.tile(strip, tile))[lane] =
+            reinterpret_cast<const uint4 *>(image.tile(strip, tile))[lane];
+    });
+}
+
+__device__ void unpack_block(const TileArgs &args, const Entry &entry, uint32_t side,
+                             const Target &target, uint8_t *memory) {
+    const FormatInfo &c = args.step.formats[side ? entry.value_format : entry.key_format];
+    if (c.is_raw)
+        return;
+    const auto *payload =
+        reinterpret_cast<const uint8_t *>(side ? entry.value_payload : entry.key_payload);
+    const auto *metadata =
+        reinterpret_cast<const uint8_t *>(side ? entry.value_metadata : entry.key_metadata);
+    const uint8_t *permutation = c.permutes ? metadata + c.permutation_offset
+                                            : reinterpret_cast<const uint8_t *>(c.permutation);
+    if (side)
+        unpack_in_order<true>(c, payload, metadata, target);
+    else if (permutation)
+        unpack_permuted(c, payload, metadata, permutation, {memory, target.head_dim}, target);
+    else
+        unpack_in_order<false>(c, payload, metadata, target);
+}
+
+// Do the sequence's new tokens no longer see these tokens, nor the one after them? The page before
+// the first visible token may be on the list of pages, where its values meet weights of 0.
+__device__ bool is_outside(const LayerArg &layer, const SequenceInfo &sequence, uint32_t first,
+                           uint32_t n) {
+    return layer.window_tokens && first >= layer.window_sink_tokens &&
+           first + n + layer.window_tokens <= sequence.n_history;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    unpack_pass(const __grid_constant__ TileArgs args, const __grid_constant__ PagePass pass) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    if (args.step.header->n_sequences != args.n_sequences ||
+        args.step.header->n_tokens != args.n_tokens)
+        return;
+    const uint32_t pair = pass.first_pair + blockIdx.y;
+    const uint32_t kv_head = pair % args.layer.n_kv_heads;
+    const uint32_t side = blockIdx.z;
+    const SequenceInfo &sequence = args.step.sequences[pair / args.layer.n_kv_heads];
+    const uint32_t page = first_slot_page(pass, sequence) + blockIdx.x;
+    const uint32_t head_dim = args.layer.head_dim;
+    const Target target = {slot_tiles(pass, head_dim, blockIdx.y, blockIdx.x, side), head_dim};
+    if (page < sequence.n_attended) {
+        const BlockInfo &block = args.step.blocks[sequence.first_block + page];
+        if (!is_outside(args.layer, sequence, block.first_token, block.capacity_tokens))
+            unpack_block(
+                args,
+                reinterpret_cast<const Entry *>(block.entries)[args.layer.first_entry + kv_head],
+                side, target, memory);
+        return;
+    }
+    const uint32_t first = (page - sequence.n_attended) * kStagedTokens;
+    if (sequence.new_in_blocks || first >= sequence.n_new)
+        return;
+    const uint32_t n = min(kStagedTokens, sequence.n_new - first);
+    const uint64_t at =
+        (static_cast<uint64_t>(kv_head) * args.staging.n_tokens + sequence.first_new + first) *
+        head_dim;
+    if (side)
+        convert_rows<true>(args.staging.v + at, n, target);
+    else
+        convert_rows<false>(args.staging.k + at, n, target);
+}
+
+}  // namespace
+
+cudaError_t launch_unpack_pass(const TileArgs &args, const PagePass &pass, cudaStream_t stream) {
+    const uint32_t n_bytes = slot_bytes(args.layer.head_dim) / 2;
+    const cudaError_t error = cudaFuncSetAttribute(
+        unpack_pass, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
+    if (error != cudaSuccess)
+        return error;
+    const dim3 blocks(pass.n_pages, pass.n_pairs, 2);
+    unpack_pass<<<blocks, kThreads, n_bytes, stream>>>(args, pass);
+    return cudaGetLastError();
+}
+
+}  // namespace cuda
+}  // namespace lk
