@@ -134,10 +134,10 @@ def models_tasks(records: list[dict]) -> list[str]:
 
 def models_short(records: dict[str, dict]) -> str:
     """The FP16 cache and families by limits over proving models: exact match of the tasks that all models answer, mean over
-    models, and the lowest and the highest of a model. Nothing is drawn of a single model."""
-    if len(records) < 2:
+    models, and the lowest and the highest of a model. Nothing is drawn of a single model, or without a task."""
+    tasks = models_tasks(list(records.values())) if len(records) > 1 else []
+    if not tasks:
         return ''
-    tasks = models_tasks(list(records.values()))
     at = {name: {(plan['family'], plan['limit_bits']): sum(plan['tasks'][task]['exact_match_percent'] for task in tasks) / len(tasks)
                  for plan in record['plans']} for name, record in records.items()}
     first = next(iter(records.values()))
@@ -160,8 +160,9 @@ def models_each(records: dict[str, dict]) -> str:
     """Each model but the shipped one: exact match of the tasks that it answers at FP16, and -log2 p over all questions."""
     out = ''
     for name, record in list(records.items())[1:]:
-        tasks = models_tasks([record])
-        rows = []
+        tasks, rows = models_tasks([record]), []
+        if not tasks:
+            continue
         for plan in by_limit(record):
             rows.append([limit_of(plan), plan['family'], f'{plan["bits_per_value"]:.3f}',
                          *(match(plan['tasks'][task]) for task in tasks), f'{plan["questions"]["bits_per_byte"]:.4f}'])
