@@ -5,6 +5,7 @@
 
 #include "cuda/decode/attend.cuh"
 #include "cuda/decode/instances.h"
+#include "cuda/instances.h"
 
 namespace lk {
 namespace cuda {
@@ -67,8 +68,12 @@ cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
     switch (args.kind) {
         case kDecodeF8: return launch_split_k<kDecodeF8>(args, stream);
         case kDecodeF16: return launch_split_k<kDecodeF16>(args, stream);
-        case kDecodeF16Pages64: return launch_split_k<kDecodeF16Pages64>(args, stream);
-        case kDecodeF16Pages32: return launch_split_k<kDecodeF16Pages32>(args, stream);
+    }
+    if constexpr (has_short_pages(LK_CUDA_HEAD_DIM)) {
+        if (args.kind == kDecodeF16Pages64)
+            return launch_split_k<kDecodeF16Pages64>(args, stream);
+        if (args.kind == kDecodeF16Pages32)
+            return launch_split_k<kDecodeF16Pages32>(args, stream);
     }
     if constexpr (has_split_k(LK_CUDA_HEAD_DIM, kDecodeF8Narrow)) {
         if (args.kind == kDecodeF8Narrow)

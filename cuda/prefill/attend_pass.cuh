@@ -10,6 +10,7 @@
 #ifndef LK_CUDA_PREFILL_ATTEND_PASS_CUH
 #define LK_CUDA_PREFILL_ATTEND_PASS_CUH
 
+#include "cuda/instances.h"
 #include "cuda/prefill/pass_weights.cuh"
 #include "cuda/prefill/queries.cuh"
 
@@ -414,17 +415,21 @@ __global__ void __launch_bounds__(kLongWarps *kWarp, kSharingBlocks)
 
 template <int kStrips>
 cudaError_t launch_pass_kernel(const TileArgs &args, const PagePass &pass, cudaStream_t stream) {
-    using Shape = PassShape<kStrips>;
-    constexpr uint32_t kBytes =
-        kLongWarps * Shape::kRows * kStrips * kTileBytes + 2 * Shape::kSideBytes;
-    const auto kernel = attend_pass<kStrips>;
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
-    if (error != cudaSuccess)
-        return error;
-    const dim3 blocks(pass.n_tiles * args.n_splits, pass.n_pairs);
-    kernel<<<blocks, kLongWarps * kWarp, kBytes, stream>>>(args, pass);
-    return cudaGetLastError();
+    if constexpr (has_long_steps(kStrips * 16)) {
+        using Shape = PassShape<kStrips>;
+        constexpr uint32_t kBytes =
+            kLongWarps * Shape::kRows * kStrips * kTileBytes + 2 * Shape::kSideBytes;
+        const auto kernel = attend_pass<kStrips>;
+        const cudaError_t error = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
+        if (error != cudaSuccess)
+            return error;
+        const dim3 blocks(pass.n_tiles * args.n_splits, pass.n_pairs);
+        kernel<<<blocks, kLongWarps * kWarp, kBytes, stream>>>(args, pass);
+        return cudaGetLastError();
+    } else {
+        return cudaErrorInvalidConfiguration;
+    }
 }
 
 }  // namespace cuda

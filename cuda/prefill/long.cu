@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "cuda/instances.h"
 #include "cuda/prefill/instances.h"
 #include "cuda/prefill/pass.h"
 
@@ -17,7 +18,7 @@ using HeadDims = std::integer_sequence<uint32_t, LK_CUDA_HEAD_DIMS>;
 
 template <uint32_t... kHeadDims>
 bool has_instance(std::integer_sequence<uint32_t, kHeadDims...>, uint32_t head_dim) {
-    return ((head_dim == kHeadDims) || ...);
+    return ((head_dim == kHeadDims && has_long_steps(kHeadDims)) || ...);
 }
 
 template <uint32_t... kHeadDims>

@@ -383,6 +383,11 @@ namespace cuda {
 cudaError_t kernels_present() { return cudaSuccess; }
 bool decode_has_instance(uint32_t head_dim) { return head_dim != kMissingHeadDim; }
 uint32_t tile_splits(const TileArgs &, uint32_t) { return 1; }
+bool long_has_instance(uint32_t head_dim) { return head_dim != kMissingHeadDim; }
+uint64_t long_slots_bytes(uint32_t head_dim, uint32_t n_sms) {
+    return uint64_t{head_dim} * 512 * n_sms;
+}
+uint32_t long_splits(const TileArgs &, uint32_t) { return 1; }
 cudaError_t tile_fits(uint32_t) { return cudaSuccess; }
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
     return uint64_t{head_dim} * n_blocks;
@@ -412,6 +417,12 @@ cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t) {
 
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
     ++g_counts.n_tiles;
+    return launch([=] { attend_now(args, args.staging); });
+}
+
+cudaError_t launch_long(const TileArgs &args, const LongStep &step, cudaStream_t) {
+    ++g_counts.n_long_steps;
+    assert_true(step.slots && step.slots_bytes && step.n_sms);
     return launch([=] { attend_now(args, args.staging); });
 }
 

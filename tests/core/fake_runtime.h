@@ -14,6 +14,7 @@ struct FakeCounts {
     uint64_t copied_bytes;
     uint64_t n_decodes;
     uint64_t n_tiles;
+    uint64_t n_long_steps;
     uint64_t n_chunk_attentions;
     uint64_t n_packs;
     uint64_t n_dequantized;

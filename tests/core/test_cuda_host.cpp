@@ -64,7 +64,8 @@ struct LayerBuffers {
 
 // Four unlike layers: boosted keys; fixed classes and sink logits; FP8, a window with odd seeds; a
 // head dim that decode has no kernel for. Seeds 2 and 3 of four have shorter pages, which decode
-// takes without FP8.
+// takes without FP8 at head dim 64. One more seed has all layers at 16 bits.
+constexpr uint32_t kExactSeed = 100;
 struct Model {
     Model(uint32_t seed, bool ranks_by_queries);
     ~Model() { lk_plan_destroy(&plan); }
@@ -87,9 +88,11 @@ Model::Model(uint32_t seed, bool ranks_by_queries) {
     assert_ok(lk_geometry_init(&geometry, sizeof geometry));
     geometry.n_layers = kLayers;
     geometry.layers = layers;
-    assert_ok(lk_plan_preset("kivi2", &geometry, &plan));
+    assert_ok(lk_plan_preset(seed == kExactSeed ? "fp16" : "kivi2", &geometry, &plan));
     assert_ok(lk_plan_set_pages(plan, seed % 4 < 2 ? 128 : seed % 4 == 2 ? 64 : 32));
     assert_ok(lk_plan_set_recent(plan, seed % 2 ? 16 : 48, 32));
+    if (seed == kExactSeed)
+        return;
     lk_key_rule boosted;
     assert_ok(lk_key_rule_init(&boosted, sizeof boosted));
     boosted.bits = 2;
@@ -402,7 +405,7 @@ void test_who_attends(void **) {
         uint32_t n_new;
         uint32_t n_decodes;  // of the layers, whose groups are of 2, 3, 4 and 2 heads
     } const cases[] = {{0, 1, 3},  {0, 16, 3}, {0, 17, 2}, {0, 22, 1}, {0, 33, 0},
-                       {0, 65, 0}, {2, 1, 2},  {2, 22, 1}, {3, 1, 2}};
+                       {0, 65, 0}, {2, 1, 1},  {2, 22, 1}, {3, 1, 1}};
     for (const auto &at : cases) {
         Pair pair(at.seed);
         pair.step({pair.ids[1]}, {250});
@@ -411,7 +414,20 @@ void test_who_attends(void **) {
         const FakeCounts after = fake_counts();
         assert_int_equal(after.n_decodes, before.n_decodes + at.n_decodes);
         assert_int_equal(after.n_tiles, before.n_tiles + kLayers - at.n_decodes);
+        assert_int_equal(after.n_long_steps, before.n_long_steps);
     }
+}
+
+// Steps of more new tokens than drafts have, of layers at 16 bits and head dims with kernels.
+void test_long_steps(void **) {
+    Pair pair(kExactSeed);
+    const FakeCounts before = fake_counts();
+    pair.step({pair.ids[0]}, {LK_DRAFT_TOKENS});
+    assert_int_equal(fake_counts().n_long_steps, before.n_long_steps);
+    const FakeCounts middle = fake_counts();
+    pair.step({pair.ids[0], pair.ids[1]}, {LK_DRAFT_TOKENS + 1, 3});
+    assert_int_equal(fake_counts().n_long_steps, before.n_long_steps + kLayers - 1);
+    assert_int_equal(fake_counts().n_tiles, middle.n_tiles + 1);
 }
 
 // Between replays a sequence of the batch is another one, one grows, is cut and starts anew, and
@@ -592,15 +608,11 @@ void test_no_driver(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu),
-        cmocka_unit_test(test_attention_scores),
-        cmocka_unit_test(test_who_attends),
-        cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_steady_step),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_fault_names_its_token),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_same_as_cpu), cmocka_unit_test(test_attention_scores),
+        cmocka_unit_test(test_who_attends), cmocka_unit_test(test_long_steps),
+        cmocka_unit_test(test_replay),      cmocka_unit_test(test_steady_step),
+        cmocka_unit_test(test_faults),      cmocka_unit_test(test_fault_names_its_token),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/gpu/cache_tables.h"
+#include "cuda/instances.h"
 
 namespace lk {
 namespace cuda {
@@ -58,7 +59,9 @@ struct PossibleKinds {
 
     uint32_t fastest(uint32_t head_dim) const {
         if (page_tokens < LK_MAX_PAGE_TOKENS)
-            return !f16 ? kDecodeNone : page_tokens == 64 ? kDecodeF16Pages64 : kDecodeF16Pages32;
+            return !f16 || !has_short_pages(head_dim) ? kDecodeNone
+                   : page_tokens == 64                ? kDecodeF16Pages64
+                                                      : kDecodeF16Pages32;
         return plain                                                 ? kDecodePlain
                : f8_by_32                                            ? kDecodeF8By32
                : f8_narrow && has_split_k(head_dim, kDecodeF8Narrow) ? kDecodeF8Narrow
