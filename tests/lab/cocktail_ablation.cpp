@@ -8,6 +8,7 @@
 
 #include "cli/common/report.h"
 #include "cli/plan/cocktail.h"
+#include "lab/embeddings.h"
 
 namespace cli {
 namespace {
@@ -17,7 +18,17 @@ constexpr double kNoDivergence = 0;  // from FP16's answers is not measured here
 constexpr std::uint64_t kShuffleSeed = 104729;
 constexpr std::uint64_t kAnswerTokens = 256;  // for a question and its answer
 
-enum class Search { kNothing, kAllLow, kRandom, kBm25, kAttention, kQuota, kRandomQuota };
+enum class Search {
+    kNothing,
+    kAllLow,
+    kRandom,
+    kBm25,
+    kEmbeddings,
+    kAttention,
+    kQuota,  // by attention
+    kEmbeddingQuota,
+    kRandomQuota,
+};
 
 // How a cache is laid out.
 struct Layout {
@@ -43,8 +54,10 @@ constexpr Variant kVariants[] = {
     {"without reordering", 1, Search::kAttention, 0.6, 0.1, 21.27},
     {"full, by attention", 0, Search::kAttention, 0.6, 0.1, 21.21},
     {"full, by BM25", 0, Search::kBm25, 0.6, 0.1, 0},
+    {"full, by embeddings", 0, Search::kEmbeddings, 0.6, 0.1, 0},
     {"quota 60/30/10, random", 0, Search::kRandomQuota, 0.6, 0.1, 0},
     {"quota 60/30/10, by attention", 0, Search::kQuota, 0.6, 0.1, 0},
+    {"quota 60/30/10, by embeddings", 0, Search::kEmbeddingQuota, 0.6, 0.1, 0},
     {"alpha 0.2", 0, Search::kAttention, 0.2, 0.1, 0},
     {"alpha 0.4", 0, Search::kAttention, 0.4, 0.1, 0},
     {"alpha 0.8", 0, Search::kAttention, 0.8, 0.1, 0},
@@ -74,6 +87,7 @@ struct Trial {
     std::uint64_t number;
     std::uint32_t n_chunks;
     std::vector<float> attention;
+    std::vector<float> cosines;  // of embeddings, in the layout that they are used in
 };
 
 // All variants at one context length.
@@ -103,12 +117,15 @@ class Runner {
     std::uint64_t n_trials_ = 0;
     std::vector<llama::PlanHandle> plans_;                   // by layout
     std::vector<std::unique_ptr<llama::Session>> sessions_;  // by layout
+    Embeddings embeddings_;                                  // of the first layout's chunks
     std::vector<CocktailResult> results_;                    // by variant
 };
 
 Runner::Runner(lk_context *context, llama::TensorSpace &space, llama::Model &model,
                const EvaluationRequest &request, std::uint64_t n_tokens)
-    : request_(request), n_tokens_(n_tokens) {
+    : request_(request),
+      n_tokens_(n_tokens),
+      embeddings_(context, space, model, static_cast<std::uint32_t>(kAnswerTokens)) {
     const llama::Geometry geometry = model.geometry();
     for (const Layout &layout : kLayouts) {
         plans_.push_back(make_layout(geometry, layout));
@@ -169,12 +186,16 @@ std::vector<float> bm25_scores(const Trial &trial, std::uint64_t first,
 std::vector<lk_chunk_class> Runner::classes_of(const Variant &variant, const Trial &trial,
                                                std::vector<float> *scores) const {
     const Layout &layout = kLayouts[variant.layout];
+    const bool by_embeddings =
+        variant.search == Search::kEmbeddings || variant.search == Search::kEmbeddingQuota;
     *scores = variant.search == Search::kBm25
                   ? bm25_scores(trial, sink_tokens_, layout.chunk_tokens)
-                  : trial.attention;
+              : by_embeddings ? trial.cosines
+                              : trial.attention;
     std::vector<lk_chunk_class> classes(trial.n_chunks, LK_CHUNK_LOW);
-    const bool by_quota =
-        variant.search == Search::kQuota || variant.search == Search::kRandomQuota;
+    const bool by_quota = variant.search == Search::kQuota ||
+                          variant.search == Search::kEmbeddingQuota ||
+                          variant.search == Search::kRandomQuota;
     lk_chunk_quota quota = llama::initialised(lk_chunk_quota_init);
     quota.block_chunks = std::max(1u, layout.page_tokens / layout.chunk_tokens);
     if (by_quota)
@@ -242,6 +263,8 @@ void Runner::run_trial(std::size_t layout, std::size_t task_index, Trial trial) 
     scoring.chunk_tokens = kLayouts[layout].chunk_tokens;
     scoring.n_chunks = trial.n_chunks;
     trial.attention.resize(trial.n_chunks);
+    if (layout == 0)
+        trial.cosines = embeddings_.scores(head);
     session.branch();
     llama::check(lk_chunks_score_attention(session.cache(), session.id(), &scoring));
     (void)session.feed(llama::as_tokens(head));
@@ -258,11 +281,14 @@ void Runner::run_document(std::size_t task_index, const llama::Document &documen
     for (CocktailResult &result : results_)
         result.tasks[task_index].documents.emplace_back();
     prefill(llama::as_tokens(document.context));
+    embeddings_.read(document.context, sink_tokens_, kLayouts[0].chunk_tokens,
+                     n_chunks(kLayouts[0]));
     for (std::size_t q = 0; q < std::min(n_most, document.questions.size()); ++q) {
         progress.step(request_.tasks[task_index]->name);
         ++n_trials_;
         for (std::size_t layout = 0; layout < sessions_.size(); ++layout)
-            run_trial(layout, task_index, {&document, &document.questions[q], n_trials_, 0, {}});
+            run_trial(layout, task_index,
+                      {&document, &document.questions[q], n_trials_, 0, {}, {}});
     }
 }
 
