@@ -47,9 +47,9 @@ std::vector<float> Embeddings::scores(const std::string &question) {
     std::vector<float> query;
     add(question, &query);
     std::vector<float> scores(chunks_.size() / width);
-    const lk_tensor chunks = rows_of(chunks_, width), asked = rows_of(query, width);
-    llama::check(lk_chunks_cosine(&chunks, &asked, static_cast<std::uint32_t>(scores.size()), width,
-                                  scores.data()));
+    const lk_tensor chunks = rows_of(chunks_, width), embedding = rows_of(query, width);
+    llama::check(lk_chunks_cosine(&chunks, &embedding, static_cast<std::uint32_t>(scores.size()),
+                                  width, scores.data()));
     return scores;
 }
 

@@ -44,7 +44,8 @@ class Model {
     // [tokens.size() - first_row][n_vocabulary] of the rows from first_row on.
     std::vector<float> forward(const Tokens &tokens, std::size_t first_position,
                                std::size_t first_row, const Attention &attention);
-    // After the final norm, [rows of the logits][width] of the last forward(). Valid until the next.
+    // After the final norm, [rows of the logits][width] of the last forward(). Valid until the
+    // next.
     const float *hidden_states() const { return scratch_.y.data(); }
 
   private:
