@@ -104,6 +104,18 @@ def logits(model, cache, *chunks, **options):
         return torch.cat([model(chunk, past_key_values=cache, **options).logits for chunk in chunks], 1).float()
 
 
+def assert_padded_prompts_decode(model, open_cache, n_new, lengths):
+    """Two prompts, one padded on the left, decode greedily as with transformers' own cache."""
+    ids = tokens(3, 2, 30)
+    mask = torch.ones_like(ids)
+    mask[1, :13] = 0
+    options = dict(attention_mask=mask, max_new_tokens=n_new, do_sample=False)
+    want = model.generate(ids, **options)
+    with open_cache(model) as cache:
+        assert torch.equal(model.generate(ids, past_key_values=cache, **options), want)
+        assert cache.lengths == lengths
+
+
 def assert_within_rounding(got, want, rounded):
     """got differs from want by no more than rounding keys and values to FP16 explains."""
     explained = (rounded - want).abs().max().item()

@@ -8,7 +8,16 @@ import gc
 
 import pytest
 from families import CONVOLUTIONS, FAMILIES, RECURRENT, RESTARTING, SHARING, STATEFUL
-from hf import DEVICES, RoundedCache, assert_within_rounding, make_model, tokens, torch, transformers
+from hf import (
+    DEVICES,
+    RoundedCache,
+    assert_padded_prompts_decode,
+    assert_within_rounding,
+    make_model,
+    tokens,
+    torch,
+    transformers,
+)
 
 import lowkey
 from lowkey.transformers import LowkeyCache, geometry_of, layers_of
@@ -65,14 +74,7 @@ def test_logits_equal_the_hosts_within_rounding(name, device):
 
 @pytest.mark.parametrize('name', FAMILIES)
 def test_generate_with_left_padding(name):
-    model, ids = make_model(name), tokens(3, 2, 30)
-    mask = torch.ones_like(ids)
-    mask[1, :13] = 0
-    options = dict(attention_mask=mask, max_new_tokens=8, do_sample=False)
-    want = model.generate(ids, **options)
-    with lowkey_cache(model) as cache:
-        assert torch.equal(model.generate(ids, past_key_values=cache, **options), want)
-        assert cache.lengths == [37, 24]
+    assert_padded_prompts_decode(make_model(name), lowkey_cache, 8, [37, 24])
 
 
 @pytest.mark.parametrize('name', FAMILIES)

@@ -14,6 +14,7 @@ from hf import (
     MODEL_FOLDER,
     MODELS,
     RoundedCache,
+    assert_padded_prompts_decode,
     assert_within_rounding,
     logits,
     make_model,
@@ -85,14 +86,7 @@ def test_left_padding(name):
 
 
 def test_generate_with_left_padding():
-    model = make_model('qwen2')
-    ids, mask = tokens(3, 2, 30), torch.ones(2, 30, dtype=torch.long)
-    mask[1, :13] = 0
-    options = dict(attention_mask=mask, max_new_tokens=12, do_sample=False)
-    want = model.generate(ids, **options)
-    with lowkey_cache(model) as cache:
-        assert torch.equal(model.generate(ids, past_key_values=cache, **options), want)
-        assert cache.lengths == [41, 28]
+    assert_padded_prompts_decode(make_model('qwen2'), lowkey_cache, 12, [41, 28])
 
 
 def test_prompt_lookup_rolls_back():
