@@ -165,7 +165,7 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 cudaError_t tile_fits(uint32_t head_dim);
 
 // Attention of a step whose sequences have more new tokens than drafts have, which no graph
-// captures: pages are dequantized once for all query columns, a window of them at a time.
+// captures: pages are dequantized once for all query columns, in passes of so many as slots hold.
 struct LongStep {
     uint32_t n_sms;
     uint32_t n_pages;         // most of a sequence that may need a slot

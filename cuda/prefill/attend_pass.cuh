@@ -99,20 +99,12 @@ __device__ __forceinline__ void copy_side(const PassBlock &block, const Stage &s
     });
 }
 
-// Memory after the last token may hold NaNs, which a weight of 0 would not take away. A thread
-// clears the bytes that it copied.
+// A thread clears the bytes that it copied.
 template <int kStrips>
 __device__ inline void clear_values(const PassBlock &block, const Stage &stage) {
     for_strips<kStrips>(block, 1, [&](uint32_t to, uint32_t, uint32_t byte) {
-        const uint32_t k = byte / kTileBytes * LK_TILE_TOKENS + 2 * (threadIdx.x % 4);
-        auto *words = static_cast<uint32_t *>(__cvta_shared_to_generic(to));
-        for (uint32_t r = 0; r < LK_TILE_WORDS; ++r) {
-            const uint32_t token = k + 8 * (r / 2);
-            if (token >= stage.n_tokens)
-                words[r] = 0;
-            else if (token + 1 == stage.n_tokens)
-                words[r] &= 0xFFFFu;
-        }
+        clear_hidden(static_cast<uint32_t *>(__cvta_shared_to_generic(to)), byte / kTileBytes,
+                     stage.n_tokens);
     });
 }
 

@@ -109,19 +109,23 @@ __device__ inline void copy_tiles(const TileBlock &block, const PageView &page, 
     });
 }
 
-// Memory after the last token may hold NaNs, which a weight of 0 would not take away. A thread
-// clears the bytes that it copied.
+// Make zeros of the tokens after the last one in a thread's words of a tile of values: memory there
+// may hold NaNs, which a weight of 0 would not take away.
+__device__ __forceinline__ void clear_hidden(uint32_t *words, uint32_t tile, uint32_t n_tokens) {
+    const uint32_t k = tile * LK_TILE_TOKENS + 2 * (threadIdx.x % 4);
+    for (uint32_t r = 0; r < LK_TILE_WORDS; ++r) {
+        const uint32_t token = k + 8 * (r / 2);
+        if (token >= n_tokens)
+            words[r] = 0;
+        else if (token + 1 == n_tokens)
+            words[r] &= 0xFFFFu;
+    }
+}
+
+// A thread clears the bytes that it copied.
 __device__ inline void clear_rest(const TileBlock &block, const Stage &stage) {
     for_tiles(block, stage, 1, [&](uint32_t, uint32_t tile, uint8_t *to) {
-        const uint32_t k = tile * LK_TILE_TOKENS + 2 * (threadIdx.x % 4);
-        uint32_t *words = reinterpret_cast<uint32_t *>(to);
-        for (uint32_t r = 0; r < LK_TILE_WORDS; ++r) {
-            const uint32_t token = k + 8 * (r / 2);
-            if (token >= stage.n_tokens)
-                words[r] = 0;
-            else if (token + 1 == stage.n_tokens)
-                words[r] &= 0xFFFFu;
-        }
+        clear_hidden(reinterpret_cast<uint32_t *>(to), tile, stage.n_tokens);
     });
 }
 
