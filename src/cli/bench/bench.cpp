@@ -245,8 +245,6 @@ void add_bench(CLI::App &app, int &exit_code) {
                 throw UsageError(option->get_name() + " needs --device cuda or vulkan");
         if (options->graph && backend != LK_BACKEND_CUDA)
             throw UsageError("--graph needs --device cuda");
-        if (options->shrink && backend == LK_BACKEND_VULKAN)
-            throw UsageError("--shrink is timed on cpu and cuda");
         check_mix(*options);
         take_shape(*options);
         if (!options->snapshot.empty() && backend != LK_BACKEND_CPU)

@@ -432,7 +432,7 @@ int run_gpu_bench(const BenchOptions &options, Gpu &gpu) {
         return search(options, gpu);
     if (options.shrink) {
         const auto time = [&](const std::function<void()> &work) {
-            return gpu.sample([] {}, work, options.warm);
+            return gpu.sample_call(work, options.warm);
         };
         return run_shrink_bench(
             options, {gpu.context(), &gpu.space(), time, Meter(gpu, options).copy_bytes_per_s()});

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint32_t kPageTokens = 128;  // of the preset
-constexpr std::uint64_t kProgressTokens = 32768;
+constexpr std::uint64_t kProgressTokens = 32768;  // or as many as a ladder was timed with
 constexpr std::uint32_t kProgressSteps = 512;
 
 struct ShrinkRow {
@@ -26,6 +26,7 @@ struct ShrinkRow {
 };
 
 struct Progressive {
+    std::uint64_t n_tokens = 0;
     double shrinking_s = 0;  // of a step's begin, mean
     double resting_s = 0;
     double worst_s = 0;  // of those that shrink
@@ -98,19 +99,20 @@ std::uint64_t held_bytes(const lk_plan *plan, std::uint64_t n_tokens) {
 }
 
 // Single tokens after a full cache; those of one that is at its budget shrink pages as they go.
-Progressive time_progress(const ShrinkPlace &place, const Shape &shape) {
+Progressive time_progress(const ShrinkPlace &place, const Shape &shape, std::uint64_t n_tokens) {
     const llama::PlanHandle plan = make_plan(shape, 8);
     llama::Random random(kBenchSeed + 1);
     StepData token(shape, 1, random);
     StepResult result;
     Progressive found;
+    found.n_tokens = n_tokens;
     std::vector<double> attends;
     for (const bool shrinks : {false, true}) {
         SyntheticCache cache(place.context, *place.space, plan.get(), shape,
-                             {kProgressTokens + kProgressSteps, kFillTokens, 1, kSlabBytes});
-        fill(cache, shape, kProgressTokens);
+                             {n_tokens + kProgressSteps, kFillTokens, 1, kSlabBytes});
+        fill(cache, shape, n_tokens);
         if (shrinks)
-            cache.set_budget(held_bytes(plan.get(), kProgressTokens));
+            cache.set_budget(held_bytes(plan.get(), n_tokens));
         const std::uint64_t before = cache.stats().pages_shrunk;
         double sum = 0;
         for (std::uint32_t i = 0; i < kProgressSteps; ++i) {
@@ -202,7 +204,7 @@ void print(const std::vector<ShrinkRow> &rows, const Progressive &progress,
         "shrinking,\n%.1f us at most; attention of the layer %.1f us; shrinking adds %.1f %% of "
         "that\n",
         place.copy_bytes_per_s / 1e9, kProgressSteps,
-        static_cast<unsigned long long>(kProgressTokens),
+        static_cast<unsigned long long>(progress.n_tokens),
         static_cast<unsigned long long>(progress.n_pages), progress.shrinking_s * 1e6,
         progress.resting_s * 1e6, progress.worst_s * 1e6, progress.attend_s * 1e6,
         100 * extra_share(progress));
@@ -237,7 +239,9 @@ int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place) {
     for (const std::uint64_t n_tokens : options.tokens)
         for (const ShrinkRow &row : time_ladder(place, options, n_tokens))
             rows.push_back(row);
-    const Progressive progress = time_progress(place, options.shape);
+    const std::uint64_t longest = *std::max_element(options.tokens.begin(), options.tokens.end());
+    const Progressive progress =
+        time_progress(place, options.shape, std::min(longest, kProgressTokens));
     const std::uint64_t n_generated = options.generation;
     Generation generation;
     if (n_generated)
@@ -252,7 +256,7 @@ int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place) {
     json["measured"] = "shrink";
     for (const ShrinkRow &row : rows)
         json["rows"].push_back(to_json(row, place));
-    json["progressive"] = {{"tokens", kProgressTokens},
+    json["progressive"] = {{"tokens", progress.n_tokens},
                            {"steps", kProgressSteps},
                            {"pages_shrunk", progress.n_pages},
                            {"begin_mean_s", progress.shrinking_s},

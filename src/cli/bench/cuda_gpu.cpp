@@ -79,6 +79,10 @@ class CudaGpu : public Gpu {
         return seconds;
     }
 
+    double sample_call(const Work &call, bool is_warm) override {
+        return sample([] {}, call, is_warm);
+    }
+
     void run_empty() override { check_cuda(bench::run_empty(device())); }
     void run_load(const GpuMemory &from, std::uint64_t bytes) override {
         check_cuda(bench::run_load(device(), data_of(from), bytes));

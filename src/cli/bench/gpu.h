@@ -49,6 +49,9 @@ class Gpu {
     // L2 is emptied by reading, or the device kept busy until the host has queued `work`.
     virtual double sample(const Work &before, const Work &work, bool is_warm) = 0;
 
+    // Seconds of a call that queues its work by itself, until the device has done it.
+    virtual double sample_call(const Work &call, bool is_warm) = 0;
+
     // To compare with; these are called in what sample() measures.
     virtual void run_empty() = 0;
     virtual void run_load(const GpuMemory &from, std::uint64_t bytes) = 0;

@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 #include "cli/bench/gpu.h"
@@ -149,6 +150,7 @@ class VulkanGpu : public Gpu {
     }
     void fill(GpuMemory &memory, const std::vector<std::uint16_t> &words) override;
     double sample(const Work &before, const Work &work, bool is_warm) override;
+    double sample_call(const Work &call, bool is_warm) override;
 
     void run_empty() override { load(sink_.get(), 0); }
     void run_load(const GpuMemory &from, std::uint64_t bytes) override {
@@ -229,6 +231,20 @@ double VulkanGpu::sample(const Work &before, const Work &work, bool is_warm) {
     space_.submit();
     check_vulkan(vulkan_host_submit(host()));
     return seconds();
+}
+
+// Such a call may submit more than once, so the host's clock measures it.
+double VulkanGpu::sample_call(const Work &call, bool is_warm) {
+    if (!is_warm) {
+        check_vulkan(vulkan_host_record(host()));
+        load(flush_.get(), kFlushBytes);
+        check_vulkan(vulkan_host_submit(host()));
+    }
+    check_vulkan(host()->vk.QueueWaitIdle(host()->queue));
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    check_vulkan(host()->vk.QueueWaitIdle(host()->queue));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void VulkanGpu::load(const vulkan_buffer &from, std::uint64_t bytes) {
