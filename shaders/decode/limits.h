@@ -11,7 +11,7 @@
 #define LK_SPEC_VALUE_BITS 11u
 #define LK_SPEC_SOFT_CAP 12u    /* 0: scores have no soft-cap */
 #define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
-#define LK_SPEC_KEY_FOLDS 14u   /* of attend_decode_forms: token groups of keys, at most: 4 or 8 */
+#define LK_SPEC_KEY_FOLDS 14u   /* of attend_decode_forms: token groups of keys, at most: 1, 4, 8 */
 #define LK_SPEC_PARAMETER_BYTES 15u /* of a range or a minimum: 2 = FP16, 1 = FP8 */
 #define LK_SPEC_SHARED 16u /* 1: keys of the layer may have pairs of shared stored channels */
 #define LK_PERMUTATION_NONE 0u

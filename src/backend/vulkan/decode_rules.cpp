@@ -20,7 +20,7 @@ constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushe
 constexpr uint32_t kPairSharedBytes = 20480;  // likewise, where keys have shared stored channels
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
-constexpr uint32_t kFewFolds = 4;       // token groups of keys for which a pipeline is made
+constexpr uint32_t kFewFolds = 4;       // several token groups of keys: pipelines are made for as many
 constexpr uint32_t kMostForms = 16;     // of a layer whose pages change their form
 
 // Pairs of strips when channels are in groups of `group`.
@@ -28,6 +28,11 @@ uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
     const uint32_t rest = head_dim % group;
     return head_dim / group * static_cast<uint32_t>(ceil_div(group, 2 * LK_STRIP_CHANNELS)) +
            static_cast<uint32_t>(ceil_div(rest, 2 * LK_STRIP_CHANNELS));
+}
+
+// Pages of one token group have pipelines without loops over groups.
+constexpr uint32_t folds_of(uint32_t key_groups) {
+    return key_groups > 1 && key_groups < kFewFolds ? kFewFolds : key_groups;
 }
 
 constexpr uint32_t field(uint32_t value, uint32_t first, uint32_t) { return value << first; }
@@ -159,9 +164,9 @@ bool DecodeRules::add_form(const CacheLayout &layout, uint16_t key_format, uint1
     // One format of parameters in both: a plan has it by layers.
     layer->has_matrices =
         layer->has_matrices && parameter_bytes_of_shape(key) == parameter_bytes_of_shape(value);
-    const uint32_t key_groups = info_of(layout.formats[key_format]).n_groups;
+    const uint32_t folds = folds_of(info_of(layout.formats[key_format]).n_groups);
     ++layer->n_forms;
-    return forms_.push({key_groups > kFewFolds ? key_groups : kFewFolds, 0, 0, bits_of_shape(value),
+    return forms_.push({folds, 0, 0, bits_of_shape(value),
                         is_of_page ? LK_PERMUTATION_OF_PAGE : LK_PERMUTATION_OF_FORMAT,
                         parameter_bytes_of_shape(key), form_of_shape(key) | form_of_shape(value),
                         formats});
