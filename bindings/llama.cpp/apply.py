@@ -63,6 +63,8 @@ HOOKS = [
     ('src/llama-graph.cpp', '    const bool v_trans = v->nb[1] > v->nb[2];', BEFORE,
      '    if (ggml_tensor * lowkey = lowkey_attention(*this, q, k, v, kq_b, sinks, v_mla, kq_scale, il)) { return lowkey; }'
      ' // lowkey'),
+    ('src/llama-graph.cpp', 'void llm_graph_input_mem_hybrid::set_input(const llama_ubatch * ubatch) {', AFTER,
+     '    if (lowkey_owns(mctx)) { inp_rs->mctx = mctx->get_recr(); return inp_rs->set_input(ubatch); } // lowkey'),
     (CUDA, '#include "ggml-cuda.h"', AFTER, '#include "ggml-cuda/lowkey-cuda.cuh" // lowkey'),
     (CUDA, 'static bool ggml_cuda_compute_forward(ggml_backend_cuda_context & ctx, struct ggml_tensor * dst) {', AFTER,
      '    if (dst->op == GGML_OP_CUSTOM) { return lowkey_compute(dst, ctx.stream()); } // lowkey'),

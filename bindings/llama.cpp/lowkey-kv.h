@@ -60,6 +60,10 @@ class KvCache final : public llama_memory_i {
     bool report();
     bool fits(const llama_ubatch &ubatch);
     bool remove_range(llama_seq_id sequence, llama_pos p0, llama_pos p1);
+    void check_recurrent(const Run &run) const;
+    void check_copy(llama_seq_id from, llama_seq_id to, uint64_t n_tokens) const;
+    void write_store(llama_io_write_i &io, llama_seq_id sequence) const;
+    void read_store(llama_io_read_i &io, llama_seq_id sequence);
 
     const bool is_dry_;           // the model has no memory: only sizes are wanted
     const uint32_t n_cells_;      // tokens of the context
@@ -68,6 +72,7 @@ class KvCache final : public llama_memory_i {
     const Device device_;
     mutable Store store_;  // saving a state ends a step first
     const std::unique_ptr<Cells> cells_;
+    llama_memory_recurrent *const recurrent_;  // of cells_; nullptr = no layer is recurrent
     std::vector<Node> nodes_;  // [layers][is_causal]
 };
 

@@ -15,6 +15,7 @@
 #include <map>
 
 #include "cuda_test.h"
+#include "hybrid_test.h"
 #include "session.h"
 #include "windows_test.h"
 
@@ -480,7 +481,7 @@ int main(int argc, char **argv) {
         {"drafts", test_drafts},      {"states", test_states},       {"requests", test_requests},
         {"windows", test_windows},    {"refusals", test_refusals},   {"threads", test_threads},
         {"generate", generate},       {"answers", answers},          {"graphs", print_graphs},
-        {"placement", test_placement}};
+        {"placement", test_placement}, {"hybrids", test_hybrids}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         std::fputs("usage: llama-test CASE MODEL...\n", stderr);

@@ -26,9 +26,9 @@ ADAPTER = ROOT / 'bindings/llama.cpp'
 HERE = pathlib.Path(__file__).resolve().parent
 WORDS = (ROOT / 'tests/model/words.txt').read_text(encoding='utf-8').split()
 FILLER = (ROOT / 'tests/model/texts/suite.txt').read_text(encoding='utf-8')
-TEST_SOURCES = ['llama_test.cpp', 'windows_test.cpp', 'cuda_test.cpp', 'session.cpp']
-COMMON_CASES = ['logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests',
-                'refusals', 'environment']
+TEST_SOURCES = ['llama_test.cpp', 'windows_test.cpp', 'hybrid_test.cpp', 'cuda_test.cpp', 'session.cpp']
+COMMON_CASES = ['logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'hybrids',
+                'requests', 'refusals', 'environment']
 CPU_CASES = [*COMMON_CASES, 'plans', 'threads']
 CUDA_CASES = [*COMMON_CASES, 'graphs', 'placement']
 # On CUDA ggml's own products are at F16 and TF32 by default, and the reference of `logits` is to be an exact one.
@@ -112,7 +112,7 @@ def build(llama_cpp, lowkey, work, has_cuda=False):
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
     run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
-        f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/server.cmake', *launcher,
+        f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/build.cmake', *launcher,
         *[f'-DLLAMA_{name}=OFF' for name in OFF], f'-DGGML_CUDA={"ON" if has_cuda else "OFF"}', stdout=subprocess.DEVNULL)
     run('ninja', '-C', folder, 'llama', 'llama-lowkey-calibrate', 'llama-server', stdout=subprocess.DEVNULL)
     return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
@@ -150,11 +150,14 @@ class Cases:
         return done.stdout
 
     def logits(self):
-        names = 'llama', 'prover', 'gemma2', 'gemma3', 'gpt-oss'
+        names = 'llama', 'prover', 'gemma2', 'gemma3', 'gpt-oss', 'lfm2', 'qwen35', 'falcon-h1'
         print(self.case('logits', *[self.models[name] for name in names]).decode(), end='')
 
     def windows(self):
         self.case('windows', *[self.models[name] for name in ('gemma2', 'gemma3', 'gpt-oss')])
+
+    def hybrids(self):
+        self.case('hybrids', *[self.models[name] for name in ('lfm2', 'qwen35', 'falcon-h1')])
 
     def sequences(self):
         self.case('sequences', self.models['llama'])
@@ -177,7 +180,8 @@ class Cases:
     def refusals(self):
         self.case('refusals', self.models['llama'], f'{self.models["head-24"]}=head_dim',
                   f'{self.models["alibi"]}=ALiBi', f'{self.models["chunked"]}=chunked windows',
-                  f'{self.models["recurrent"]}=recurrent')
+                  f'{self.models["recurrent"]}=recurrent',
+                  f'{self.models["lfm2-windows"]}=sliding windows next to recurrent layers')
 
     def environment(self):
         """Variables stand for settings that nobody has made."""

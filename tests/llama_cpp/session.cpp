@@ -84,6 +84,7 @@ llama_context *Session::make(const Model &model, const Options &options) {
     params.n_ubatch = options.n_ubatch;
     params.n_seq_max = options.n_sequences;
     params.n_threads = params.n_threads_batch = options.n_threads;
+    params.n_rs_seq = options.n_back;
     params.kv_unified = options.is_unified;
     params.swa_full = options.has_full_windows;
     params.offload_kqv = options.is_offloaded;

@@ -52,6 +52,7 @@ struct Options {
     std::string budget;
     uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
     int n_threads = 1;  // ggml's threads spin, which a busy machine punishes
+    uint32_t n_back = 0;  // recurrent states of last tokens
     bool is_unified = true;
     bool has_full_windows = false;   // of swa_full
     bool is_offloaded = true;        // of offload_kqv
