@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lowkey-hooks.h"
+#include "lowkey-vulkan.h"
 
 namespace lowkey {
 namespace {
@@ -254,8 +255,8 @@ void KvCache::seq_cp(llama_seq_id from, llama_seq_id to, llama_pos p0, llama_pos
 void KvCache::check_copy(llama_seq_id from, llama_seq_id to, uint64_t n_tokens) const {
     if (recurrent_ == nullptr)
         return;
-    const bool is_whole = n_tokens == store_.length(from) &&
-                          recurrent_->rs_idx.at(static_cast<size_t>(from)) == 0;
+    const bool is_whole =
+        n_tokens == store_.length(from) && recurrent_->rs_idx.at(static_cast<size_t>(from)) == 0;
     if (!is_whole || static_cast<uint32_t>(to) >= recurrent_->size)
         throw std::runtime_error("a copy of " + std::to_string(n_tokens) + " tokens of " +
                                  sequence_name(from) + " to " + sequence_name(to) +
@@ -307,6 +308,16 @@ std::map<ggml_backend_buffer_type_t, size_t> KvCache::memory_breakdown() const {
     std::map<ggml_backend_buffer_type_t, size_t> bytes = cells_->memory().memory_breakdown();
     bytes[buffer_type_of(device_)] += store_.budget_bytes();
     return bytes;
+}
+
+void KvCache::use_buffers(const lowkey_vulkan_bytes *tensors, uint64_t n_destroyed) {
+    if (n_destroyed != n_destroyed_) {
+        device_.vulkan->wait(device_.of_ggml);
+        store_.forget_buffers();
+        n_destroyed_ = n_destroyed;
+    }
+    for (int i = 0; i < LOWKEY_VULKAN_TENSORS; ++i)
+        store_.use_buffer(tensors[i].buffer, tensors[i].buffer_bytes, tensors[i].usage);
 }
 
 Node *KvCache::describe(int il, bool is_causal, const ggml_tensor *sinks, float scale) {

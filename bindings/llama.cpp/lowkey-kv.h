@@ -17,6 +17,8 @@
 #include "lowkey-model.h"
 #include "lowkey-store.h"
 
+struct lowkey_vulkan_bytes;
+
 namespace lowkey {
 
 class KvCache final : public llama_memory_i {
@@ -54,6 +56,9 @@ class KvCache final : public llama_memory_i {
     // Notes what the graph states of a layer, and makes the cache after the last one.
     Node *describe(int il, bool is_causal, const ggml_tensor *sinks, float scale);
     Store &store() { return store_; }
+    // Vulkan: makes the buffers of a node's tensors known to the store. n_destroyed: those that
+    // ggml has destroyed so far.
+    void use_buffers(const lowkey_vulkan_bytes *tensors, uint64_t n_destroyed);
     const Device &device() const { return device_; }
 
   private:
@@ -73,7 +78,8 @@ class KvCache final : public llama_memory_i {
     mutable Store store_;  // saving a state ends a step first
     const std::unique_ptr<Cells> cells_;
     llama_memory_recurrent *const recurrent_;  // of cells_; nullptr = no layer is recurrent
-    std::vector<Node> nodes_;  // [layers][is_causal]
+    std::vector<Node> nodes_;                  // [layers][is_causal]
+    uint64_t n_destroyed_ = 0;
 };
 
 }  // namespace lowkey

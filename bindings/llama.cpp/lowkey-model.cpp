@@ -25,10 +25,8 @@ bool has_known_states(llm_arch arch) {
         case LLM_ARCH_PLAMO2:
         case LLM_ARCH_QWEN3NEXT:
         case LLM_ARCH_QWEN35:
-        case LLM_ARCH_QWEN35MOE:
-            return true;
-        default:
-            return false;
+        case LLM_ARCH_QWEN35MOE: return true;
+        default: return false;
     }
 }
 

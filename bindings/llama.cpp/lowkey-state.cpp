@@ -12,8 +12,8 @@
 //     i32 [n_ids]         the sequences
 //   snapshot              docs/FORMAT.md, section 16
 //
-// Numbers have the byte order of the machine, as in the rest of llama.cpp's states. In a hybrid model
-// llama.cpp's state of the recurrent layers follows.
+// Numbers have the byte order of the machine, as in the rest of llama.cpp's states. In a hybrid
+// model llama.cpp's state of the recurrent layers follows.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <llama-batch.h>
@@ -293,8 +293,8 @@ void KvCache::read_store(llama_io_read_i &io, llama_seq_id sequence) {
     }
 }
 
-// Partial states are what a host keeps of a sequence to go back to: those of recurrent layers, since
-// keys and values go back by seq_rm(). Without recurrent layers they are whole.
+// Partial states are what a host keeps of a sequence to go back to: those of recurrent layers,
+// since keys and values go back by seq_rm(). Without recurrent layers they are whole.
 void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
                           llama_state_seq_flags flags) const {
     const bool is_partial = (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) != 0;
@@ -314,7 +314,8 @@ void KvCache::state_read(llama_io_read_i &io, llama_seq_id sequence, llama_state
         recurrent_->state_read(io, sequence, flags);
         for (const int32_t number : store_.sequences()) {
             if (!is_partial && (sequence < 0 || number == sequence) &&
-                recurrent_->seq_pos_max(number) + 1 != static_cast<llama_pos>(store_.length(number)))
+                recurrent_->seq_pos_max(number) + 1 !=
+                    static_cast<llama_pos>(store_.length(number)))
                 damaged("recurrent layers of sequence " + std::to_string(number));
         }
     } catch (...) {

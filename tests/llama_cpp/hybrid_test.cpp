@@ -42,10 +42,8 @@ void check_sequences(const Model &model, const std::string &plan) {
     for (llama_pos step = 0; step < 20; ++step) {
         std::vector<Token> batch;
         for (llama_seq_id s = 0; s < 3; ++s)
-            batch.push_back({tail_of(s)[static_cast<size_t>(step)],
-                             kPromptTokens + step,
-                             {s},
-                             step == 19});
+            batch.push_back(
+                {tail_of(s)[static_cast<size_t>(step)], kPromptTokens + step, {s}, step == 19});
         require(shared.decode(batch, &logits) == 0, plan + ": three sequences decode");
     }
     for (llama_seq_id s = 0; s < 3; ++s) {
@@ -79,7 +77,8 @@ void check_refusals(const Model &model, const std::string &plan) {
     session.feed(0, 0, prompt);
     plain.feed(0, 0, prompt);
     clear_log();
-    require(!llama_memory_seq_rm(session.memory(), 0, 250, -1), "a recurrent state does not go back");
+    require(!llama_memory_seq_rm(session.memory(), 0, 250, -1),
+            "a recurrent state does not go back");
     require_log("sequence 0 cannot go back to 250 tokens");
     require(llama_memory_seq_pos_min(session.memory(), 0) == kPromptTokens - 1 &&
                 llama_memory_seq_pos_max(session.memory(), 0) == kPromptTokens - 1,

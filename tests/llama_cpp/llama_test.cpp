@@ -14,7 +14,7 @@
 #include <iterator>
 #include <map>
 
-#include "cuda_test.h"
+#include "device_test.h"
 #include "hybrid_test.h"
 #include "session.h"
 #include "windows_test.h"
@@ -477,10 +477,10 @@ void answers(const Models &arguments) {
 
 int main(int argc, char **argv) {
     const std::map<std::string, std::function<void(const Models &)>> cases = {
-        {"logits", test_logits},      {"sequences", test_sequences}, {"batches", test_batches},
-        {"drafts", test_drafts},      {"states", test_states},       {"requests", test_requests},
-        {"windows", test_windows},    {"refusals", test_refusals},   {"threads", test_threads},
-        {"generate", generate},       {"answers", answers},          {"graphs", print_graphs},
+        {"logits", test_logits},       {"sequences", test_sequences}, {"batches", test_batches},
+        {"drafts", test_drafts},       {"states", test_states},       {"requests", test_requests},
+        {"windows", test_windows},     {"refusals", test_refusals},   {"threads", test_threads},
+        {"generate", generate},        {"answers", answers},          {"graphs", print_graphs},
         {"placement", test_placement}, {"hybrids", test_hybrids}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {

@@ -29,12 +29,15 @@ void print_log(const char *error) {
 
 }  // namespace
 
-bool is_on_cuda() {
+std::string device_name() {
     const char *device = std::getenv("LOWKEY_LLAMA_DEVICE");
-    return device != nullptr && std::string(device) == "cuda";
+    const std::string name = device != nullptr ? device : "cpu";
+    return name == "cuda" ? "CUDA0" : name == "vulkan" ? "Vulkan0" : "CPU";
 }
 
-double same_numbers() { return is_on_cuda() ? 4e-3 : 2e-3; }
+bool is_on_gpu() { return device_name() != "CPU"; }
+
+double same_numbers() { return is_on_gpu() ? 4e-3 : 2e-3; }
 
 std::string logged() { return log_text(); }
 void clear_log() { log_text().clear(); }

@@ -1,6 +1,6 @@
-// Names of VK_EXT_layer_settings for Vulkan headers that are older than the extension, such as those
-// of Debian 12. ggml-vulkan names them always and uses them with the validation layer alone, and
-// before any other code of its own, so the test includes this file before its sources.
+// Names of VK_EXT_layer_settings for Vulkan headers that are older than the extension, such as
+// those of Debian 12. ggml-vulkan names them always and uses them with the validation layer alone,
+// and before any other code of its own, so the test includes this file before its sources.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef TESTS_LLAMA_VULKAN_HEADERS_H
