@@ -4,12 +4,13 @@
 #ifndef LOWKEY_VULKAN_HPP
 #define LOWKEY_VULKAN_HPP
 
+#include <ggml-vulkan/ggml-vulkan-common.h>
+
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
 
-#include "ggml-vulkan-common.h"
 #include "lowkey-vulkan.h"
 
 // What a device was made with.

@@ -34,12 +34,11 @@ CASES = {
     'cuda': [*COMMON_CASES, 'graphs', 'placement'],
     'vulkan': [*COMMON_CASES, 'placement'],
 }
-# On a GPU ggml's own products are at F16 and TF32 by default, and the reference of `logits` is to be an exact one. ggml
-# takes a Vulkan device that is a CPU, such as Mesa's, if it is named.
+# On a GPU ggml's own products are at F16 and TF32 by default, and the reference of `logits` is to be an exact one.
 VARIABLES = {
     'cpu': {},
     'cuda': {'GGML_CUDA_CUBLAS_COMPUTE_TYPE': 'f32', 'NVIDIA_TF32_OVERRIDE': '0'},
-    'vulkan': {'GGML_VK_DISABLE_F16': '1', 'GGML_VK_VISIBLE_DEVICES': os.environ.get('GGML_VK_VISIBLE_DEVICES', '0')},
+    'vulkan': {'GGML_VK_DISABLE_F16': '1'},
 }
 OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_UI', 'OPENSSL']
 
@@ -116,6 +115,8 @@ def test_apply(llama_cpp):
 
 def build(llama_cpp, lowkey, work, device='cpu'):
     """Builds libllama and llama-server; returns what a program of the library is compiled with."""
+    if device == 'vulkan':
+        os.environ.setdefault('GGML_VK_VISIBLE_DEVICES', '0')  # ggml takes a device that is a CPU, such as Mesa's, if named
     folder = work / 'llama.cpp'
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
