@@ -22,8 +22,9 @@ FILES = {
             'lowkey-device.h', 'lowkey-graph.cpp', 'lowkey-graph.h', 'lowkey-hooks.h', 'lowkey-kv.cpp', 'lowkey-kv.h',
             'lowkey-model.cpp', 'lowkey-model.h', 'lowkey-options.cpp', 'lowkey-options.h', 'lowkey-state.cpp',
             'lowkey-statistics.cpp', 'lowkey-statistics.h', 'lowkey-step.cpp', 'lowkey-store.cpp', 'lowkey-store.h',
-            'lowkey-threads.cpp', 'lowkey-threads.h'],
+            'lowkey-threads.cpp', 'lowkey-threads.h', 'lowkey-vulkan.h'],
     'ggml/src/ggml-cuda': ['lowkey-cuda.cuh', 'lowkey-cuda.h'],
+    'ggml/src/ggml-vulkan': ['lowkey-vulkan.h', 'lowkey-vulkan.hpp'],
 }
 SOURCES = [name for name in FILES['src'] if name.startswith('lowkey-') and name.endswith('.cpp')]
 INCLUDE = '#include "lowkey-hooks.h" // lowkey'
@@ -40,6 +41,7 @@ OPTIONS = '''\
 
 BEFORE, AFTER = 'before', 'after'
 CUDA = 'ggml/src/ggml-cuda/ggml-cuda.cu'
+VULKAN = 'ggml/src/ggml-vulkan/ggml-vulkan.cpp'
 # (file, anchor, side, lines)
 HOOKS = [
     ('src/CMakeLists.txt', '    llama-kv-cache.cpp', AFTER, '    ' + ' '.join(SOURCES) + ' # lowkey'),
@@ -63,6 +65,8 @@ HOOKS = [
     ('src/llama-graph.cpp', '    const bool v_trans = v->nb[1] > v->nb[2];', BEFORE,
      '    if (ggml_tensor * lowkey = lowkey_attention(*this, q, k, v, kq_b, sinks, v_mla, kq_scale, il)) { return lowkey; }'
      ' // lowkey'),
+    ('src/llama-graph.cpp', 'void llm_graph_input_mem_hybrid::set_input(const llama_ubatch * ubatch) {', AFTER,
+     '    if (lowkey_owns(mctx)) { inp_rs->mctx = mctx->get_recr(); return inp_rs->set_input(ubatch); } // lowkey'),
     (CUDA, '#include "ggml-cuda.h"', AFTER, '#include "ggml-cuda/lowkey-cuda.cuh" // lowkey'),
     (CUDA, 'static bool ggml_cuda_compute_forward(ggml_backend_cuda_context & ctx, struct ggml_tensor * dst) {', AFTER,
      '    if (dst->op == GGML_OP_CUSTOM) { return lowkey_compute(dst, ctx.stream()); } // lowkey'),
@@ -73,6 +77,14 @@ HOOKS = [
     (CUDA, 'static void * ggml_backend_cuda_reg_get_proc_address(ggml_backend_reg_t reg, const char * name) {', AFTER,
      '    if (strcmp(name, LOWKEY_CUDA_NAME) == 0) { return lowkey_cuda_calls([](ggml_backend_dev_t dev) { return'
      ' ggml_cuda_get_physical_device(((ggml_backend_cuda_device_context *) dev->context)->device); }); } // lowkey'),
+    (VULKAN, '#include "ggml-vulkan-common.h"', AFTER, '#include "lowkey-vulkan.hpp" // lowkey'),
+    (VULKAN, '        device->name = GGML_VK_NAME + std::to_string(idx);', AFTER,
+     '        lowkey_prepare_device(device, device_extensions, device_features2); // lowkey'),
+    (VULKAN, '        ggml_vk_opt_step_adamw(ctx, compute_ctx, node);', AFTER,
+     '        break; case GGML_OP_CUSTOM: lowkey_record(ctx, compute_ctx, node); // lowkey'),
+    (VULKAN, 'static bool ggml_backend_vk_device_supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {', AFTER,
+     '    if (op->op == GGML_OP_CUSTOM) { return lowkey_is_on(op, dev); } // lowkey'),
+    (VULKAN, '        return &reg;', BEFORE, '        reg.iface.get_proc_address = lowkey_proc_address; // lowkey'),
     ('common/arg.cpp', '#include "llama.h"', AFTER, '#include "llama-lowkey.h" // lowkey'),
     ('common/arg.cpp', '    ).set_env("LLAMA_ARG_CACHE_TYPE_V"));', AFTER, OPTIONS),
 ]

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <llama-lowkey.h>
 #include <lowkey/calibrate.h>
+#include <lowkey/context.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -11,7 +12,6 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace {
@@ -22,7 +22,7 @@ constexpr char kUsage[] =
     "  --bits B       an auto plan of at most B bits a value; without it a ChanMix plan\n"
     "  --stats FILE   keep the statistics here (PLAN.json.stats)\n"
     "  --tokens N     of the text (32768), in passes of at most 2048\n"
-    "  -t N           threads (all)\n";
+    "  -t N           threads (those that the process may use)\n";
 
 constexpr uint32_t kPassTokens = 2048;
 constexpr uint32_t kSentenceTokens = 100, kRepeats = 30;  // of the probe, as ChanMix has them
@@ -34,7 +34,7 @@ struct Arguments {
     std::string plan, statistics;
     double bits = 0;
     size_t n_tokens = 32768;
-    int n_threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    int n_threads = 0;  // 0 = those that a context of lowkey would have
 };
 
 [[noreturn]] void fail(const std::string &sentence) { throw std::runtime_error(sentence); }
@@ -117,6 +117,13 @@ Tokens tokens_of(const llama_vocab *vocab, const std::string &text) {
     return tokens;
 }
 
+int usable_threads() {
+    lk_device_info cpu;
+    check(lk_device_info_init(&cpu, sizeof cpu));
+    check(lk_device_get(0, &cpu));
+    return static_cast<int>(cpu.n_threads);
+}
+
 // One pass in one micro-batch.
 void decode(llama_context *context, Tokens tokens, uint32_t n_prefix, uint32_t n_period) {
     llama_memory_clear(llama_get_memory(context), true);
@@ -164,7 +171,8 @@ void gather(const Arguments &arguments) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = params.n_batch = params.n_ubatch =
         static_cast<uint32_t>(prefix.size()) + std::max(kPassTokens, kRepeats * kSentenceTokens);
-    params.n_threads = params.n_threads_batch = arguments.n_threads;
+    params.n_threads = params.n_threads_batch =
+        arguments.n_threads > 0 ? arguments.n_threads : usable_threads();
     llama_context *context = llama_init_from_model(model, params);
     if (context == nullptr)
         fail("lowkey cannot run this model: see the log");

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lowkey-cells.h"
 
+#include <llama-arch.h>
 #include <llama-batch.h>
+#include <llama-cparams.h>
 #include <llama-kv-cache-iswa.h>
+#include <llama-memory-hybrid.h>
 #include <llama-model.h>
 
 #include <utility>
@@ -92,6 +95,36 @@ class WindowedCells final : public Cells {
     llama_kv_cache_iswa cache_;
 };
 
+// Cells of the attention layers, and llama.cpp's own states of the recurrent ones.
+class HybridCells final : public Cells {
+  public:
+    HybridCells(const llama_model &model, const llama_cparams &cparams)
+        : cache_(model, GGML_TYPE_F16, GGML_TYPE_F16, /*v_trans=*/false, cparams.n_ctx, /*n_pad=*/1,
+                 /*n_swa=*/0, LLAMA_SWA_TYPE_NONE, GGML_TYPE_F32, GGML_TYPE_F32,
+                 /*rs_size=*/cparams.n_seq_max, cparams.n_seq_max, cparams.n_rs_seq,
+                 cparams.offload_kqv, /*unified=*/true, no_layer, nullptr) {}
+
+    llama_memory_i &memory() override { return cache_; }
+    llama_memory_recurrent *recurrent() override { return cache_.get_mem_recr(); }
+    llama_memory_context_ptr full(KvCache *owner) override {
+        return std::make_unique<ContextOf<llama_memory_hybrid_context>>(owner, false, &cache_);
+    }
+    llama_memory_context_ptr batch(KvCache *owner, std::vector<llama_ubatch> ubatches) override {
+        if (!recurrent()->prepare(ubatches))
+            return nullptr;
+        auto slots = cache_.get_mem_attn()->prepare(ubatches);
+        if (slots.empty())
+            return nullptr;
+        return std::make_unique<ContextOf<llama_memory_hybrid_context>>(
+            owner, true, &cache_, std::move(slots), std::move(ubatches));
+    }
+
+  private:
+    std::vector<llama_kv_cache *> all() override { return {cache_.get_mem_attn()}; }
+
+    llama_memory_hybrid cache_;
+};
+
 }  // namespace
 
 llama_memory_context_ptr Cells::failed() const {
@@ -111,11 +144,12 @@ bool Cells::place(const llama_ubatch &ubatch) {
     return true;
 }
 
-std::unique_ptr<Cells> make_cells(const llama_model &model, uint32_t n_cells,
-                                  uint32_t n_sequences) {
+std::unique_ptr<Cells> make_cells(const llama_model &model, const llama_cparams &cparams) {
+    if (llm_arch_is_hybrid(model.arch))
+        return std::make_unique<HybridCells>(model, cparams);
     if (model.hparams.swa_type == LLAMA_SWA_TYPE_NONE)
-        return std::make_unique<PlainCells>(model, n_cells, n_sequences);
-    return std::make_unique<WindowedCells>(model, n_cells, n_sequences);
+        return std::make_unique<PlainCells>(model, cparams.n_ctx, cparams.n_seq_max);
+    return std::make_unique<WindowedCells>(model, cparams.n_ctx, cparams.n_seq_max);
 }
 
 }  // namespace lowkey

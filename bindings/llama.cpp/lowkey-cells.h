@@ -10,7 +10,9 @@
 #include <memory>
 #include <vector>
 
+struct llama_cparams;
 struct llama_model;
+class llama_memory_recurrent;
 
 namespace lowkey {
 
@@ -27,13 +29,15 @@ class KvContext {
     KvCache *cache_;
 };
 
-// The graphs of models with sliding windows read another class of llama.cpp's contexts than those
-// of other models, hence two implementations.
+// The graphs of models with sliding windows, and of those with recurrent layers, read other classes
+// of llama.cpp's contexts than those of other models, hence three implementations.
 class Cells {
   public:
     virtual ~Cells() = default;
 
     virtual llama_memory_i &memory() = 0;
+    // The states of a hybrid model's recurrent layers, which are part of memory(); nullptr = none.
+    virtual llama_memory_recurrent *recurrent() { return nullptr; }
     const llama_kv_cells &read() { return all().front()->get_cells(0); }
     llama_memory_context_ptr failed() const;
     virtual llama_memory_context_ptr full(KvCache *owner) = 0;
@@ -47,8 +51,7 @@ class Cells {
     virtual std::vector<llama_kv_cache *> all() = 0;
 };
 
-// n_cells for all sequences together.
-std::unique_ptr<Cells> make_cells(const llama_model &model, uint32_t n_cells, uint32_t n_sequences);
+std::unique_ptr<Cells> make_cells(const llama_model &model, const llama_cparams &cparams);
 
 }  // namespace lowkey
 

@@ -5,13 +5,13 @@
 #include <llama-model.h>
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
 #include "lowkey-cuda.h"
 #include "lowkey-graph.h"
 #include "lowkey-model.h"
+#include "lowkey-vulkan.h"
 
 namespace lowkey {
 namespace {
@@ -22,18 +22,59 @@ bool is_cpu(ggml_backend_dev_t device) {
     return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-// The calls of the CUDA backend that a device belongs to.
-lowkey_cuda &cuda_of(ggml_backend_dev_t device) {
-    const std::string name = ggml_backend_dev_name(device);
+// What the backend of a device has under a name.
+template <typename Calls>
+Calls &calls_of(ggml_backend_dev_t device, const char *name) {
     ggml_backend_reg_t backend = ggml_backend_dev_backend_reg(device);
-    if (std::strcmp(ggml_backend_reg_name(backend), "CUDA") != 0)
-        throw std::runtime_error("lowkey has no cache on " + name +
-                                 ", only on the CPU and on CUDA" + kRemedy);
-    void *calls = ggml_backend_reg_get_proc_address(backend, LOWKEY_CUDA_NAME);
+    void *calls = ggml_backend_reg_get_proc_address(backend, name);
     if (calls == nullptr)
-        throw std::runtime_error("lowkey has no cache on " + name +
+        throw std::runtime_error("lowkey has no cache on " +
+                                 std::string(ggml_backend_dev_name(device)) +
                                  ": its backend was built without lowkey's hooks" + kRemedy);
-    return *static_cast<lowkey_cuda *>(calls);
+    return *static_cast<Calls *>(calls);
+}
+
+Place place_of(const lowkey_vulkan_device &device) {
+    Place place;
+    place.backend = LK_BACKEND_VULKAN;
+    lk_vulkan_desc &desc = place.vulkan;
+    check(lk_vulkan_desc_init(&desc, sizeof desc));
+    desc.get_instance_proc_addr = device.get_instance_proc_addr;
+    desc.instance = device.instance;
+    desc.physical_device = device.physical_device;
+    desc.device = device.device;
+    desc.queue = device.queue;
+    desc.queue_family = device.queue_family;
+    desc.api_version = device.api_version;
+    desc.n_extensions = device.n_extensions;
+    desc.extensions = device.extensions;
+    desc.features = device.features;
+    desc.lock_queue = device.lock_queue;
+    desc.unlock_queue = device.unlock_queue;
+    desc.lock_user = device.lock_user;
+    return place;
+}
+
+Device device_of(ggml_backend_dev_t of_ggml) {
+    const std::string backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(of_ggml));
+    Device found;
+    found.of_ggml = of_ggml;
+    if (backend == "CUDA") {
+        auto &calls = calls_of<lowkey_cuda>(of_ggml, LOWKEY_CUDA_NAME);
+        set_node_calls(calls);
+        found.place.backend = LK_BACKEND_CUDA;
+        found.place.device_index = static_cast<uint32_t>(calls.device_index(of_ggml));
+    } else if (backend == "Vulkan") {
+        auto &calls = calls_of<lowkey_vulkan>(of_ggml, LOWKEY_VULKAN_NAME);
+        set_node_calls(calls);
+        found.place = place_of(*calls.describe(of_ggml));
+        found.vulkan = &calls;
+    } else {
+        throw std::runtime_error("lowkey has no cache on " +
+                                 std::string(ggml_backend_dev_name(of_ggml)) +
+                                 ", only on the CPU, on CUDA and on Vulkan" + kRemedy);
+    }
+    return found;
 }
 
 }  // namespace
@@ -57,15 +98,9 @@ Device device_of(const llama_model &model, const llama_cparams &cparams,
             names + "): offload all of them to one device or none (-ngl, --split-mode none)" +
             kRemedy);
     }
-    Device found;
     if (devices.empty() || is_cpu(devices.front()))
-        return found;
-    found.of_ggml = devices.front();
-    lowkey_cuda &calls = cuda_of(found.of_ggml);
-    set_node_calls(calls);
-    found.place.backend = LK_BACKEND_CUDA;
-    found.place.device_index = static_cast<uint32_t>(calls.device_index(found.of_ggml));
-    return found;
+        return Device();
+    return device_of(devices.front());
 }
 
 ggml_backend_buffer_type_t buffer_type_of(const Device &device) {

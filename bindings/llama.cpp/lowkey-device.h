@@ -13,12 +13,14 @@
 
 struct llama_cparams;
 struct llama_model;
+struct lowkey_vulkan;
 
 namespace lowkey {
 
 struct Device {
-    ggml_backend_dev_t of_ggml = nullptr;  // nullptr = the CPU
-    Place place;                           // of lowkey
+    ggml_backend_dev_t of_ggml = nullptr;   // nullptr = the CPU
+    Place place;                            // of lowkey
+    const lowkey_vulkan *vulkan = nullptr;  // Vulkan: the calls of ggml's backend
 };
 
 // The device of a model's attention layers. Throws std::runtime_error with one sentence if lowkey

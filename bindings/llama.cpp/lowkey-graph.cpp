@@ -14,6 +14,7 @@
 #include "lowkey-cuda.h"
 #include "lowkey-hooks.h"
 #include "lowkey-kv.h"
+#include "lowkey-vulkan.h"
 
 namespace lowkey {
 namespace {
@@ -61,42 +62,54 @@ class ShapeInput final : public llm_graph_input_i {
     const std::vector<uint32_t> shape_;
 };
 
+// Where a tensor is: at its own address, or on Vulkan in a buffer.
+void locate(lk_tensor &view, const ggml_tensor *tensor, lk_memory_kind memory,
+            const lowkey_vulkan_bytes *bytes) {
+    view.memory = memory;
+    if (memory != LK_MEMORY_VULKAN) {
+        view.data = tensor->data;
+        return;
+    }
+    view.buffer = bytes->buffer;
+    view.offset_bytes = bytes->offset_bytes;
+}
+
 // A ggml tensor [head_dim, heads, tokens] with any strides between heads and tokens.
-lk_tensor input_of(const ggml_tensor *tensor, lk_memory_kind memory) {
+lk_tensor input_of(const ggml_tensor *tensor) {
     const int64_t element_bytes = static_cast<int64_t>(ggml_type_size(tensor->type));
     lk_tensor view;
     check(lk_tensor_init(&view, sizeof view));
     view.dtype = tensor->type == GGML_TYPE_F16 ? LK_F16 : LK_F32;
-    view.memory = memory;
-    view.data = tensor->data;
     view.head_stride = static_cast<int64_t>(tensor->nb[1]) / element_bytes;
     view.token_stride = static_cast<int64_t>(tensor->nb[2]) / element_bytes;
     return view;
 }
 
 // A ggml tensor [head_dim x heads, tokens].
-lk_tensor output_of(const ggml_tensor *tensor, int64_t head_dim, lk_memory_kind memory) {
+lk_tensor output_of(const ggml_tensor *tensor, int64_t head_dim) {
     lk_tensor view;
     check(lk_tensor_init(&view, sizeof view));
     view.dtype = LK_F32;
-    view.memory = memory;
-    view.data = tensor->data;
     view.head_stride = head_dim;
     view.token_stride = static_cast<int64_t>(tensor->nb[1]) / static_cast<int64_t>(sizeof(float));
     return view;
 }
 
-// False if the step has a fault. stream: of CUDA; nullptr on the CPU.
-bool attend(const Node &node, ggml_tensor *out, void *stream) {
+// False if the step has a fault. queue: as in Store::attend(). bytes: on Vulkan those of the
+// queries, keys, values and the output.
+bool attend(const Node &node, ggml_tensor *out, lk_memory_kind memory, void *queue,
+            const lowkey_vulkan_bytes *bytes) {
     Store &store = node.cache->store();
-    const lk_memory_kind memory = stream != nullptr ? LK_MEMORY_CUDA : LK_MEMORY_HOST;
     // A host may turn causal attention off for single batches, such as images.
     if (!node.is_causal)
         store.fail("attention that is not causal was requested");
     try {
-        store.attend(node.layer, input_of(out->src[0], memory), input_of(out->src[1], memory),
-                     input_of(out->src[2], memory), output_of(out, out->src[0]->ne[0], memory),
-                     stream);
+        const ggml_tensor *tensors[] = {out->src[0], out->src[1], out->src[2], out};
+        lk_tensor views[] = {input_of(tensors[0]), input_of(tensors[1]), input_of(tensors[2]),
+                             output_of(out, out->src[0]->ne[0])};
+        for (size_t i = 0; i < LOWKEY_VULKAN_TENSORS; ++i)
+            locate(views[i], tensors[i], memory, bytes != nullptr ? &bytes[i] : nullptr);
+        store.attend(node.layer, views[0], views[1], views[2], views[3], queue);
     } catch (const std::exception &error) {
         store.fail(error.what());
     }
@@ -109,7 +122,7 @@ void compute(ggml_tensor *out, int thread, int n_threads, void *user) {
     const Node &node = *static_cast<const Node *>(user);
     node.cache->store().threads().run(static_cast<uint32_t>(thread),
                                       static_cast<uint32_t>(n_threads), [&] {
-                                          if (!attend(node, out, nullptr))
+                                          if (!attend(node, out, LK_MEMORY_HOST, nullptr, nullptr))
                                               std::memset(out->data, 0, ggml_nbytes(out));
                                       });
 }
@@ -120,7 +133,18 @@ bool is_on(const ggml_tensor *node, ggml_backend_device *device) {
 }
 
 bool compute_on_cuda(ggml_tensor *node, void *stream) {
-    return attend(*node_of(node), node, stream);
+    return attend(*node_of(node), node, LK_MEMORY_CUDA, stream, nullptr);
+}
+
+bool record_on_vulkan(ggml_tensor *node, void *commands, const lowkey_vulkan_bytes *tensors,
+                      uint64_t n_destroyed) {
+    KvCache &cache = *node_of(node)->cache;
+    try {
+        cache.use_buffers(tensors, n_destroyed);
+    } catch (const std::exception &error) {
+        cache.store().fail(error.what());
+    }
+    return attend(*node_of(node), node, LK_MEMORY_VULKAN, commands, tensors);
 }
 
 bool may_capture(const ggml_tensor *node) { return node_of(node)->cache->store().may_capture(); }
@@ -139,6 +163,11 @@ void set_node_calls(lowkey_cuda &calls) {
     calls.is_on = is_on;
     calls.compute = compute_on_cuda;
     calls.may_capture = may_capture;
+}
+
+void set_node_calls(lowkey_vulkan &calls) {
+    calls.is_on = is_on;
+    calls.record = record_on_vulkan;
 }
 
 }  // namespace lowkey

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 struct lowkey_cuda;
+struct lowkey_vulkan;
 
 namespace lowkey {
 
@@ -19,8 +20,9 @@ struct Node {
     bool is_causal;  // a node whose attention is not fails, and with it the batch
 };
 
-// Gives the CUDA backend the calls that compute nodes there.
+// Gives a backend the calls that compute nodes there.
 void set_node_calls(lowkey_cuda &calls);
+void set_node_calls(lowkey_vulkan &calls);
 
 }  // namespace lowkey
 

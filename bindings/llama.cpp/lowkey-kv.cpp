@@ -5,6 +5,7 @@
 #include <llama-cparams.h>
 #include <llama-impl.h>
 #include <llama-lowkey.h>
+#include <llama-memory-recurrent.h>
 #include <llama-model.h>
 
 #include <algorithm>
@@ -14,17 +15,20 @@
 #include <utility>
 
 #include "lowkey-hooks.h"
+#include "lowkey-vulkan.h"
 
 namespace lowkey {
 namespace {
 
-Limits limits_of(const llama_memory_params &params, const llama_cparams &cparams) {
+Limits limits_of(const llama_model &model, const llama_memory_params &params,
+                 const llama_cparams &cparams) {
     Limits limits;
     limits.keeps_windowed = params.swa_full;
     limits.n_tokens = cparams.n_ctx;
     limits.n_sequences = cparams.n_seq_max;
-    // A unified cache takes any number of a sequence below this one.
-    limits.max_sequences = cparams.kv_unified ? LLAMA_MAX_SEQ : cparams.n_seq_max;
+    // A unified cache takes any number of a sequence below this one; recurrent states do not.
+    const bool takes_any = cparams.kv_unified && !llm_arch_is_hybrid(model.arch);
+    limits.max_sequences = takes_any ? LLAMA_MAX_SEQ : cparams.n_seq_max;
     limits.step_tokens = cparams.n_ubatch;
     limits.n_threads =
         static_cast<uint32_t>(std::max({1, cparams.n_threads, cparams.n_threads_batch}));
@@ -67,9 +71,10 @@ KvCache::KvCache(const llama_model &model, const llama_memory_params &params,
       n_windowed_(static_cast<llama_pos>(model.hparams.n_swa)),
       index_(geometry_of(model).index),
       device_(device_of(model, cparams, index_)),
-      store_(geometry_of(model).layers, settings, limits_of(params, cparams), device_.place,
+      store_(geometry_of(model).layers, settings, limits_of(model, params, cparams), device_.place,
              fingerprint_of(model, cparams)),
-      cells_(make_cells(model, cparams.n_ctx, cparams.n_seq_max)) {
+      cells_(make_cells(model, cparams)),
+      recurrent_(cells_->recurrent()) {
     for (uint32_t layer = 0; layer < store_.n_layers(); ++layer) {
         for (const bool is_causal : {false, true})
             nodes_.push_back(Node{this, layer, is_causal});
@@ -79,13 +84,18 @@ KvCache::KvCache(const llama_model &model, const llama_memory_params &params,
 
 llama_memory_context_ptr KvCache::init_batch(llama_batch_allocr &balloc, uint32_t n_ubatch, bool) {
     // In the batch's own order where each sequence lies in one piece there, as prompts and decoded
-    // tokens of a server do; else in pieces of equal length.
+    // tokens of a server do; else in pieces of equal length, as recurrent layers need them. The
+    // tokens that a recurrent state can go back stay in one piece.
+    const uint32_t n_back = recurrent_ != nullptr ? recurrent_->n_rs_seq : 0;
     for (const bool in_order : {true, false}) {
+        if (in_order && recurrent_ != nullptr)
+            continue;
         balloc.split_reset();
         std::vector<llama_ubatch> ubatches;
         for (;;) {
             llama_ubatch ubatch =
-                in_order ? balloc.split_simple(n_ubatch) : balloc.split_equal(n_ubatch, false, 0);
+                in_order ? balloc.split_simple(n_ubatch)
+                         : balloc.split_equal(n_ubatch, false, n_back > 0 ? n_back + 1 : 0);
             if (ubatch.n_tokens == 0)
                 break;
             ubatches.push_back(std::move(ubatch));
@@ -133,12 +143,28 @@ bool KvCache::begin(const llama_ubatch &ubatch) {
     if (!report())
         return false;
     try {
-        store_.begin(runs_of(ubatch));
+        const std::vector<Run> runs = runs_of(ubatch);
+        for (const Run &run : runs)
+            check_recurrent(run);
+        store_.begin(runs);
         return true;
     } catch (const std::exception &error) {
         LLAMA_LOG_ERROR("lowkey: %s\n", error.what());
         return false;
     }
+}
+
+// A state that the graph of a failed step has changed, or one that was loaded without the keys of
+// its tokens.
+void KvCache::check_recurrent(const Run &run) const {
+    if (recurrent_ == nullptr)
+        return;
+    const llama_pos next = recurrent_->seq_pos_max(run.sequence) + 1;
+    if (static_cast<uint64_t>(next) != run.first)
+        throw std::runtime_error("a batch continues " + sequence_name(run.sequence) +
+                                 " at position " + std::to_string(run.first) +
+                                 ", but its recurrent layers are at position " +
+                                 std::to_string(next) + ": remove the sequence first");
 }
 
 bool KvCache::finish() {
@@ -157,7 +183,8 @@ void KvCache::clear(bool data) {
 
 // Cells first: they decide what a batch may continue.
 bool KvCache::remove_range(llama_seq_id sequence, llama_pos p0, llama_pos p1) {
-    const llama_pos last = seq_pos_max(sequence);
+    const llama_pos last =
+        std::max(seq_pos_max(sequence), static_cast<llama_pos>(store_.length(sequence)) - 1);
     if (last < 0 || p0 > last || p0 >= p1)
         return true;
     if (p1 <= last) {
@@ -177,8 +204,13 @@ bool KvCache::remove_range(llama_seq_id sequence, llama_pos p0, llama_pos p1) {
             sequence, p0, static_cast<unsigned long long>(least));
         return false;
     }
-    if (!cells_->memory().seq_rm(sequence, p0, p1))
+    if (!cells_->memory().seq_rm(sequence, p0, p1)) {
+        LLAMA_LOG_WARN(
+            "lowkey: sequence %d cannot go back to %d tokens: the states of its recurrent layers "
+            "are not there\n",
+            sequence, p0);
         return false;
+    }
     store_.truncate(sequence, n_tokens);
     return true;
 }
@@ -209,12 +241,28 @@ void KvCache::seq_cp(llama_seq_id from, llama_seq_id to, llama_pos p0, llama_pos
             throw std::runtime_error("a copy of sequence " + std::to_string(from) +
                                      " from position " + std::to_string(p0) +
                                      " was requested: lowkey copies tokens from the first one on");
+        check_copy(from, to, n_tokens);
         store_.fork(from, to, n_tokens);
         cells_->memory().seq_rm(to, -1, -1);
         cells_->memory().seq_cp(from, to, -1, static_cast<llama_pos>(n_tokens));
     } catch (const std::exception &error) {
         store_.fail(error.what());
     }
+}
+
+// A recurrent state exists at the end of its sequence alone, and a cut of it is made by the next
+// batch.
+void KvCache::check_copy(llama_seq_id from, llama_seq_id to, uint64_t n_tokens) const {
+    if (recurrent_ == nullptr)
+        return;
+    const bool is_whole =
+        n_tokens == store_.length(from) && recurrent_->rs_idx.at(static_cast<size_t>(from)) == 0;
+    if (!is_whole || static_cast<uint32_t>(to) >= recurrent_->size)
+        throw std::runtime_error("a copy of " + std::to_string(n_tokens) + " tokens of " +
+                                 sequence_name(from) + " to " + sequence_name(to) +
+                                 " was requested: with recurrent layers a copy holds all tokens up "
+                                 "to the last batch, and is one of " +
+                                 std::to_string(recurrent_->size) + " sequences");
 }
 
 void KvCache::seq_keep(llama_seq_id sequence) {
@@ -246,6 +294,8 @@ void KvCache::seq_div(llama_seq_id sequence, llama_pos p0, llama_pos p1, int div
 llama_pos KvCache::seq_pos_min(llama_seq_id sequence) const {
     if (store_.length(sequence) == 0)
         return -1;
+    if (recurrent_ != nullptr)
+        return recurrent_->seq_pos_min(sequence);
     const llama_pos least = static_cast<llama_pos>(store_.least_length(sequence));
     return least == 0 ? 0 : std::max(least - n_windowed_ - 1, 0);
 }
@@ -255,7 +305,19 @@ llama_pos KvCache::seq_pos_max(llama_seq_id sequence) const {
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> KvCache::memory_breakdown() const {
-    return {{buffer_type_of(device_), store_.budget_bytes()}};
+    std::map<ggml_backend_buffer_type_t, size_t> bytes = cells_->memory().memory_breakdown();
+    bytes[buffer_type_of(device_)] += store_.budget_bytes();
+    return bytes;
+}
+
+void KvCache::use_buffers(const lowkey_vulkan_bytes *tensors, uint64_t n_destroyed) {
+    if (n_destroyed != n_destroyed_) {
+        device_.vulkan->wait(device_.of_ggml);
+        store_.forget_buffers();
+        n_destroyed_ = n_destroyed;
+    }
+    for (int i = 0; i < LOWKEY_VULKAN_TENSORS; ++i)
+        store_.use_buffer(tensors[i].buffer, tensors[i].buffer_bytes, tensors[i].usage);
 }
 
 Node *KvCache::describe(int il, bool is_causal, const ggml_tensor *sinks, float scale) {

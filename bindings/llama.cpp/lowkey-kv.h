@@ -17,6 +17,8 @@
 #include "lowkey-model.h"
 #include "lowkey-store.h"
 
+struct lowkey_vulkan_bytes;
+
 namespace lowkey {
 
 class KvCache final : public llama_memory_i {
@@ -54,12 +56,19 @@ class KvCache final : public llama_memory_i {
     // Notes what the graph states of a layer, and makes the cache after the last one.
     Node *describe(int il, bool is_causal, const ggml_tensor *sinks, float scale);
     Store &store() { return store_; }
+    // Vulkan: makes the buffers of a node's tensors known to the store. n_destroyed: those that
+    // ggml has destroyed so far.
+    void use_buffers(const lowkey_vulkan_bytes *tensors, uint64_t n_destroyed);
     const Device &device() const { return device_; }
 
   private:
     bool report();
     bool fits(const llama_ubatch &ubatch);
     bool remove_range(llama_seq_id sequence, llama_pos p0, llama_pos p1);
+    void check_recurrent(const Run &run) const;
+    void check_copy(llama_seq_id from, llama_seq_id to, uint64_t n_tokens) const;
+    void write_store(llama_io_write_i &io, llama_seq_id sequence) const;
+    void read_store(llama_io_read_i &io, llama_seq_id sequence);
 
     const bool is_dry_;           // the model has no memory: only sizes are wanted
     const uint32_t n_cells_;      // tokens of the context
@@ -68,7 +77,9 @@ class KvCache final : public llama_memory_i {
     const Device device_;
     mutable Store store_;  // saving a state ends a step first
     const std::unique_ptr<Cells> cells_;
-    std::vector<Node> nodes_;  // [layers][is_causal]
+    llama_memory_recurrent *const recurrent_;  // of cells_; nullptr = no layer is recurrent
+    std::vector<Node> nodes_;                  // [layers][is_causal]
+    uint64_t n_destroyed_ = 0;
 };
 
 }  // namespace lowkey

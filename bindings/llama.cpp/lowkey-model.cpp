@@ -12,13 +12,40 @@
 namespace lowkey {
 namespace {
 
+// Hybrid models whose recurrent layers have llama.cpp's llama_memory_recurrent, and nothing else.
+bool has_known_states(llm_arch arch) {
+    switch (arch) {
+        case LLM_ARCH_FALCON_H1:
+        case LLM_ARCH_GRANITE_HYBRID:
+        case LLM_ARCH_JAMBA:
+        case LLM_ARCH_LFM2:
+        case LLM_ARCH_LFM2MOE:
+        case LLM_ARCH_NEMOTRON_H:
+        case LLM_ARCH_NEMOTRON_H_MOE:
+        case LLM_ARCH_PLAMO2:
+        case LLM_ARCH_QWEN3NEXT:
+        case LLM_ARCH_QWEN35:
+        case LLM_ARCH_QWEN35MOE: return true;
+        default: return false;
+    }
+}
+
+// Of a hybrid model: whether the layer is recurrent and has no attention. Each layer of Falcon-H1
+// has both.
+bool is_recurrent(const llama_model &model, uint32_t il) {
+    return llm_arch_is_hybrid(model.arch) && model.arch != LLM_ARCH_FALCON_H1 &&
+           model.hparams.is_recr(il);
+}
+
 // A sentence why lowkey cannot run the model, or nullptr.
 const char *refusal_of_model(const llama_model &model) {
     const llama_hparams &hparams = model.hparams;
     if (llm_arch_is_recurrent(model.arch))
         return "a recurrent model has no keys and values";
-    if (llm_arch_is_hybrid(model.arch))
-        return "hybrid models, whose layers are partly recurrent, are not supported";
+    if (llm_arch_is_hybrid(model.arch) && !has_known_states(model.arch))
+        return "what its recurrent layers keep is not supported";
+    if (llm_arch_is_hybrid(model.arch) && hparams.swa_type != LLAMA_SWA_TYPE_NONE)
+        return "sliding windows next to recurrent layers are not supported";
     if (llama_model_has_encoder(&model) || hparams.n_rel_attn_bkts > 0)
         return "models with an encoder or a K-Q bias are not supported";
     if (!hparams.causal_attn)
@@ -33,8 +60,6 @@ const char *refusal_of_model(const llama_model &model) {
         return "multi-head latent attention (MLA) is not supported";
     if (hparams.indexer_top_k > 0 || hparams.indexer_head_size > 0 || hparams.dsv4_hc_mult > 0)
         return "sparse attention with an indexer is not supported";
-    if (hparams.n_pos_per_embd() != 1)
-        return "tokens with positions of several dimensions (M-RoPE) are not supported";
     if (hparams.router_layer >= 0 || hparams.ple_n_heads > 0 || model.arch == LLM_ARCH_GROK)
         return "the model computes attention in a way of its own";
     return nullptr;
@@ -66,7 +91,8 @@ Geometry geometry_of(const llama_model &model) {
     const llama_hparams &hparams = model.hparams;
     Geometry geometry;
     for (uint32_t il = 0; il < hparams.n_layer(); ++il) {
-        const uint32_t n_kv_heads = hparams.has_kv(il) ? hparams.n_head_kv(il) : 0;
+        const uint32_t n_kv_heads =
+            hparams.has_kv(il) && !is_recurrent(model, il) ? hparams.n_head_kv(il) : 0;
         if (!hparams.has_kv(il))
             throw std::runtime_error("lowkey cannot run this model: layer " + std::to_string(il) +
                                      " reads keys and values of another layer");

@@ -12,12 +12,14 @@
 //     i32 [n_ids]         the sequences
 //   snapshot              docs/FORMAT.md, section 16
 //
-// Numbers have the byte order of the machine, as in the rest of llama.cpp's states.
+// Numbers have the byte order of the machine, as in the rest of llama.cpp's states. In a hybrid
+// model llama.cpp's state of the recurrent layers follows.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <llama-batch.h>
 #include <llama-cparams.h>
 #include <llama-io.h>
+#include <llama-memory-recurrent.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -213,8 +215,7 @@ void place(Cells &cells, const std::vector<Span> &spans) {
 
 }  // namespace
 
-void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
-                          llama_state_seq_flags) const {
+void KvCache::write_store(llama_io_write_i &io, llama_seq_id sequence) const {
     store_.commit();
     if (!store_.fault().empty())
         throw std::runtime_error("lowkey: no state is saved, since a step failed: " +
@@ -251,7 +252,7 @@ void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
     }
 }
 
-void KvCache::state_read(llama_io_read_i &io, llama_seq_id sequence, llama_state_seq_flags) {
+void KvCache::read_store(llama_io_read_i &io, llama_seq_id sequence) {
     store_.commit();
     if (sequence >= 0)
         seq_rm(sequence, -1, -1);
@@ -289,6 +290,40 @@ void KvCache::state_read(llama_io_read_i &io, llama_seq_id sequence, llama_state
         }
         throw std::runtime_error("lowkey: " +
                                  (source.sentence.empty() ? error.what() : source.sentence));
+    }
+}
+
+// Partial states are what a host keeps of a sequence to go back to: those of recurrent layers,
+// since keys and values go back by seq_rm(). Without recurrent layers they are whole.
+void KvCache::state_write(llama_io_write_i &io, llama_seq_id sequence,
+                          llama_state_seq_flags flags) const {
+    const bool is_partial = (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) != 0;
+    if (recurrent_ == nullptr || !is_partial)
+        write_store(io, sequence);
+    if (recurrent_ != nullptr)
+        recurrent_->state_write(io, sequence, flags);
+}
+
+void KvCache::state_read(llama_io_read_i &io, llama_seq_id sequence, llama_state_seq_flags flags) {
+    const bool is_partial = (flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) != 0;
+    if (recurrent_ == nullptr || !is_partial)
+        read_store(io, sequence);
+    if (recurrent_ == nullptr)
+        return;
+    try {
+        recurrent_->state_read(io, sequence, flags);
+        for (const int32_t number : store_.sequences()) {
+            if (!is_partial && (sequence < 0 || number == sequence) &&
+                recurrent_->seq_pos_max(number) + 1 !=
+                    static_cast<llama_pos>(store_.length(number)))
+                damaged("recurrent layers of sequence " + std::to_string(number));
+        }
+    } catch (...) {
+        if (sequence >= 0)
+            (void)seq_rm(sequence, -1, -1);
+        else
+            clear(true);
+        throw;
     }
 }
 

@@ -51,7 +51,7 @@ bool Store::has_ample_bytes(const std::vector<Run> &runs) const {
 
 // Near the end of the budget the step is opened and dropped. Elsewhere that would cost speed: here
 // the calling thread alone packs pages, in attend() all threads do. Before the first graph CUDA's
-// default stream stands for the one of ggml.
+// default stream stands for the one of ggml; on Vulkan lowkey submits this step itself.
 std::string Store::shortfall(const std::vector<Run> &runs) {
     create();
     commit();
@@ -68,17 +68,55 @@ std::string Store::shortfall(const std::vector<Run> &runs) {
     return {};
 }
 
-void Store::open(void *stream) {
-    if (step_ != Step::kPrepared)
-        return;
+namespace {
+
+lk_queue queue_of(lk_queue_kind kind, void *handle) {
     lk_queue queue;
     check(lk_queue_init(&queue, sizeof queue));
-    queue.kind = LK_QUEUE_CUDA_STREAM;
-    queue.handle = stream;
-    check(lk_step_begin(cache_, place_.backend == LK_BACKEND_CPU ? nullptr : &queue,
+    queue.kind = kind;
+    queue.handle = handle;
+    return queue;
+}
+
+}  // namespace
+
+void Store::open(void *handle) {
+    if (step_ != Step::kPrepared)
+        return;
+    const bool is_on_cuda = place_.backend == LK_BACKEND_CUDA;
+    const lk_queue queue =
+        queue_of(is_on_cuda ? LK_QUEUE_CUDA_STREAM : LK_QUEUE_VULKAN_RECORD, handle);
+    check(lk_step_begin(cache_, is_on_cuda || handle != nullptr ? &queue : nullptr,
                         static_cast<uint32_t>(step_ids_.size()), step_ids_.data(),
                         step_tokens_.data(), nullptr));
     step_ = Step::kOpen;
+    commands_ = handle;
+}
+
+// ggml records a graph into several command buffers, and submits them in their order.
+void Store::set_queue(void *handle) {
+    if (place_.backend == LK_BACKEND_CUDA) {
+        if (stream_ != nullptr && handle != stream_)
+            throw std::runtime_error("ggml computes a layer on another CUDA stream than before");
+        stream_ = handle;
+    } else if (step_ == Step::kOpen && handle != commands_) {
+        const lk_queue queue = queue_of(LK_QUEUE_VULKAN_RECORD, handle);
+        check(lk_step_set_queue(cache_, &queue));
+        commands_ = handle;
+    }
+}
+
+void Store::use_buffer(uint64_t buffer, uint64_t bytes, uint32_t usage) {
+    if (buffers_.count(buffer) != 0)
+        return;
+    check(lk_vulkan_buffer_add(context_, buffer, bytes, usage));
+    buffers_.insert(buffer);
+}
+
+void Store::forget_buffers() {
+    for (const uint64_t buffer : buffers_)
+        check(lk_vulkan_buffer_remove(context_, buffer));
+    buffers_.clear();
 }
 
 std::vector<uint32_t> Store::shape() const {
@@ -95,14 +133,12 @@ bool Store::may_capture() const {
 }
 
 void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
-                   const lk_tensor &out, void *stream) noexcept {
+                   const lk_tensor &out, void *queue) noexcept {
     if (!fault_.empty())
         return;
     try {
-        if (stream_ != nullptr && stream != stream_)
-            throw std::runtime_error("ggml computes a layer on another CUDA stream than before");
-        stream_ = stream;
-        open(stream);
+        set_queue(queue);
+        open(queue);
         check(lk_append(cache_, layer, &k, &v));
         check(lk_attend(cache_, layer, &q, &out, nullptr));
         if (statistics_ != nullptr) {

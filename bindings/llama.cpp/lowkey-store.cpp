@@ -42,6 +42,7 @@ Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &
         check(lk_context_desc_init(&where, sizeof where));
         where.backend = place_.backend;
         where.device_index = place_.device_index;
+        where.vulkan = place_.backend == LK_BACKEND_VULKAN ? &place_.vulkan : nullptr;
         where.n_threads = limits_.n_threads;
         where.parallel_for = HostThreads::run_tasks;
         where.parallel_for_user = &threads_;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,9 @@ struct Limits {
 
 // Where the cache is.
 struct Place {
-    lk_backend backend = LK_BACKEND_CPU;  // or LK_BACKEND_CUDA
-    uint32_t device_index = 0;            // as in lk_context_desc
+    lk_backend backend = LK_BACKEND_CPU;
+    uint32_t device_index = 0;   // CUDA: as in lk_context_desc
+    lk_vulkan_desc vulkan = {};  // Vulkan: the host's device
 };
 
 // The tokens that a step adds to a sequence.
@@ -103,10 +105,15 @@ class Store {
     // after the first one, on the stream of the first one.
     void begin(const std::vector<Run> &runs);
     // Appends and attends, on the CPU in threads().run(), on CUDA on a stream (a cudaStream_t), the
-    // same in all calls; nullptr on the CPU. A failure becomes the store's fault: nothing is
-    // thrown.
+    // same in all calls, on Vulkan in a VkCommandBuffer; queue is nullptr on the CPU. A failure
+    // becomes the store's fault: nothing is thrown.
     void attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
-                const lk_tensor &out, void *stream) noexcept;
+                const lk_tensor &out, void *queue) noexcept;
+    // Vulkan: makes a VkBuffer of the host known, so that tensors of attend() can be in it.
+    void use_buffer(uint64_t buffer, uint64_t bytes, uint32_t usage);
+    // Vulkan: after the host has destroyed buffers, whose handles may be those of new ones, and
+    // when the work of all calls has run.
+    void forget_buffers();
     // The new tokens of each sequence of the step.
     std::vector<uint32_t> shape() const;
     // CUDA: whether the step's attend() calls may go into a CUDA graph, or come from one that holds
@@ -156,7 +163,8 @@ class Store {
     void choose_budget(uint64_t requested_bytes);
     Sequence &find_or_add(int32_t sequence);
     void settle(Sequence &sequence);
-    void open(void *stream);
+    void open(void *queue);
+    void set_queue(void *queue);
     void declare_replayed();
     void drop_step();
     const Run *uncommitted(int32_t sequence) const;
@@ -187,6 +195,8 @@ class Store {
     std::vector<uint32_t> step_tokens_;  // for each run; after finish() those to keep
     uint32_t n_attended_ = 0;            // layers, in the step
     void *stream_ = nullptr;             // of CUDA, once known
+    void *commands_ = nullptr;           // of Vulkan, of the last attend()
+    std::set<uint64_t> buffers_;         // of Vulkan, known to the context
     bool has_sound_graphs_ = true;       // false after a failure, which a CUDA graph may hold
     std::string fault_;
 };

@@ -65,7 +65,7 @@ def check(name):
     limit = line_limit(name)
     if path.suffix in CODE and len(lines) > limit:
         yield f'{name}: {len(lines)} lines, at most {limit}'
-    if path.suffix in {'.c', '.h', '.cpp', '.cu', '.cuh', '.comp', '.glsl'} and \
+    if path.suffix in {'.c', '.h', '.cpp', '.hpp', '.cu', '.cuh', '.comp', '.glsl'} and \
             not any(HEADER in line for line in lines[:24]):
         yield f'{name}: no line "{HEADER}" near the top'
     for number, line in enumerate(lines, 1):

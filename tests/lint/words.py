@@ -9,7 +9,8 @@ RETIRED = pathlib.Path(__file__).with_name('retired_words.txt')
 # Where old words stay: history, recorded results, data, and the list itself.
 SKIPPED = ('CHANGELOG.md', 'LICENSE', 'docs/lab/', 'docs/results/', 'tests/model/words.txt', 'tests/model/texts/',
            'tests/lint/retired_words.txt', 'tests/lint/words.py', 'tests/fuzz/')
-SUFFIXES = {'.c', '.h', '.cpp', '.cu', '.cuh', '.comp', '.glsl', '.py', '.rs', '.go', '.md', '.in', '.build', '.txt', '.sh', ''}
+SUFFIXES = {'.c', '.h', '.cpp', '.hpp', '.cu', '.cuh', '.comp', '.glsl', '.py', '.rs', '.go', '.md', '.in', '.build',
+            '.txt', '.sh', ''}
 
 
 def retired():

@@ -3,8 +3,8 @@
 //   llama-bench-cache MODEL CACHE N_THREADS N_DECODE N_TOKENS...
 //
 // CACHE is f16, q8_0 or q4_0 of llama.cpp, or a plan of lowkey. N_TOKENS ascend; each point is
-// measured on the way to the next. Seconds are CPU time of all threads, or on CUDA
-// (LOWKEY_LLAMA_DEVICE=cuda) of a clock on the wall.
+// measured on the way to the next. Seconds are CPU time of all threads, or on a GPU
+// (LOWKEY_LLAMA_DEVICE, see session.h) of a clock on the wall.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <ctime>
@@ -18,7 +18,7 @@
 namespace {
 
 double seconds() {
-    if (!is_on_cuda())
+    if (!is_on_gpu())
         return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration<double>(now).count();

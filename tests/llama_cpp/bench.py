@@ -1,10 +1,10 @@
 """Speed of KV caches in llama.cpp, on random weights at Q4_0 in the geometries of Llama models: `./dev bench --llama`.
 
-    bench.py --lowkey PREFIX --work FOLDER -o FILE.json [--cuda] [--models NAME...] [--layers N] [--threads N]
+    bench.py --lowkey PREFIX --work FOLDER -o FILE.json [--cuda | --vulkan] [--models NAME...] [--layers N] [--threads N]
              [--tokens N...] [--caches NAME...]
 
 Each cache has a process of its own: prefill in micro-batches of 512 tokens, then decode of single tokens. Seconds are CPU
-time of all threads; with --cuda, where all layers and caches are on a GPU, they are those of a clock on the wall. The
+time of all threads; where all layers and caches are on a GPU, they are those of a clock on the wall. The
 attention's share grows with the tokens and falls with the vocabulary, which has 256 tokens on the CPU and 128256 on a
 GPU."""
 import argparse
@@ -18,6 +18,8 @@ import gguf_models
 import run
 
 CACHES = ['f16', 'q8_0', 'q4_0', 'fp16', 'int8', 'kivi4', 'kitty-pro']
+AUTO_BITS = 3
+AUTO_TOKENS = 4096  # of the text of an `auto` plan's statistics
 
 
 def cpu_name():
@@ -30,12 +32,23 @@ def gpu_name():
     return done.stdout.splitlines()[0]
 
 
-def measure(program, model, options):
+def auto_plan(model, work):
+    """The path of an `auto` plan for the model, made once by llama-lowkey-calibrate."""
+    plan, text = model.with_suffix('.json'), work / 'text.txt'
+    if not plan.exists():
+        text.write_text(run.FILLER, encoding='utf-8')
+        run.run(work / 'llama.cpp/bin/llama-lowkey-calibrate', model, text, '-o', plan, '--bits', AUTO_BITS, '--tokens',
+                AUTO_TOKENS, stdout=sys.stderr)
+    return plan
+
+
+def measure(program, model, options, work):
     """A row of points for each cache."""
     for cache in options.caches:
-        done = run.run(program, model, cache, options.threads, options.decode, *options.tokens, capture_output=True,
-                       env=dict(os.environ, LOWKEY_LLAMA_DEVICE='cuda' if options.cuda else 'cpu'))
-        row = json.loads(done.stdout)
+        plan = auto_plan(model, work) if cache == 'auto' else cache
+        done = run.run(program, model, plan, options.threads, options.decode, *options.tokens, capture_output=True,
+                       env=dict(os.environ, LOWKEY_LLAMA_DEVICE=options.device))
+        row = json.loads(done.stdout) | {'cache': cache}
         for point in row['points']:
             print(f'{cache:10}{point["tokens"]:7} tokens: prefill {point["tokens"] / point["prefill_s"]:8.1f}, decode '
                   f'{point["decoded"] / point["decode_s"]:7.2f} tokens/s', flush=True)
@@ -47,17 +60,19 @@ def parsed():
     parser.add_argument('--lowkey', type=pathlib.Path, required=True)
     parser.add_argument('--work', type=pathlib.Path, required=True)
     parser.add_argument('-o', '--output', type=pathlib.Path, required=True)
-    parser.add_argument('--cuda', action='store_true')
+    run.add_devices(parser)
     parser.add_argument('--models', nargs='+', choices=gguf_models.LARGE)
     parser.add_argument('--layers', type=int, help='of each model; default: all')
     parser.add_argument('--threads', type=int, default=1)
     parser.add_argument('--decode', type=int)
     parser.add_argument('--tokens', type=int, nargs='+')
-    parser.add_argument('--caches', nargs='+', default=CACHES)
+    parser.add_argument('--caches', nargs='+', help='of llama.cpp, or plans; auto is made for the model')
     options = parser.parse_args()
-    options.models = options.models or list(gguf_models.LARGE)[:2 if options.cuda else 1]
-    options.decode = options.decode or (128 if options.cuda else 32)
-    options.tokens = options.tokens or ([8192, 32768] if options.cuda else [2048, 8192])
+    is_on_gpu = options.device != 'cpu'
+    options.caches = options.caches or [*CACHES, *([] if is_on_gpu else ['auto'])]
+    options.models = options.models or list(gguf_models.LARGE)[:2 if is_on_gpu else 1]
+    options.decode = options.decode or (128 if is_on_gpu else 32)
+    options.tokens = options.tokens or ([8192, 32768] if is_on_gpu else [2048, 8192])
     return options
 
 
@@ -66,17 +81,18 @@ def main():
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     pin = json.loads((run.ADAPTER / 'pin.json').read_text(encoding='utf-8'))
-    flags = run.build(run.source(pin, work), options.lowkey.resolve(), work, options.cuda)
+    flags = run.build(run.source(pin, work), options.lowkey.resolve(), work, options.device)
     program = run.link(work / 'llama-bench-cache', ['bench.cpp', 'session.cpp'], flags)
-    n_vocab = 128256 if options.cuda else 256
+    is_on_gpu = options.device != 'cpu'
+    n_vocab = 128256 if is_on_gpu else 256
     models = []
     for name in options.models:
         n_layers = options.layers or gguf_models.LARGE[name]['n_layers']
         path = work / f'{name}-{n_layers}-{n_vocab}.gguf'
         if not path.exists():
             gguf_models.large(path, name, n_layers=n_layers, n_vocab=n_vocab)
-        models.append({'geometry': name, 'layers': n_layers, 'caches': list(measure(program, path, options))})
-    record = {'device': gpu_name() if options.cuda else cpu_name(), 'weights': 'q4_0', 'vocabulary': n_vocab,
+        models.append({'geometry': name, 'layers': n_layers, 'caches': list(measure(program, path, options, work))})
+    record = {'device': gpu_name() if is_on_gpu else cpu_name(), 'weights': 'q4_0', 'vocabulary': n_vocab,
               'llama_cpp': pin['commit'], 'models': models}
     options.output.write_text(json.dumps(record, indent=1) + '\n', encoding='utf-8')
 

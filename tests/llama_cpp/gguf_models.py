@@ -178,13 +178,20 @@ class Random(Gguf):
         self.tensor(name, (mean + 0.1 * self.random.standard_normal(n)).astype(np.float32))
 
 
-def shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_context=8192):
+def shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_context=8192, last_norm='output_norm'):
+    """n_kv_heads may be a list, of each layer."""
     model.set(block_count=n_layers, context_length=n_context, embedding_length=n_embd, feed_forward_length=n_ff,
               attention__head_count=n_heads, attention__head_count_kv=n_kv_heads, attention__key_length=head_dim,
               attention__value_length=head_dim, rope__dimension_count=head_dim,
               attention__layer_norm_rms_epsilon=1e-5)
     model.matrix('token_embd.weight', model.n_vocab, n_embd, 'f16')
-    model.norm('output_norm.weight', n_embd)
+    model.norm(f'{last_norm}.weight', n_embd)
+
+
+def feed_forward(model, name, n_embd, n_ff):
+    model.matrix(name + 'ffn_gate.weight', n_ff, n_embd)
+    model.matrix(name + 'ffn_up.weight', n_ff, n_embd)
+    model.matrix(name + 'ffn_down.weight', n_embd, n_ff)
 
 
 def layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff):
@@ -192,9 +199,7 @@ def layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff):
     model.matrix(name + 'attn_k.weight', n_kv_heads * head_dim, n_embd)
     model.matrix(name + 'attn_v.weight', n_kv_heads * head_dim, n_embd)
     model.matrix(name + 'attn_output.weight', n_embd, n_heads * head_dim)
-    model.matrix(name + 'ffn_gate.weight', n_ff, n_embd)
-    model.matrix(name + 'ffn_up.weight', n_ff, n_embd)
-    model.matrix(name + 'ffn_down.weight', n_embd, n_ff)
+    feed_forward(model, name, n_embd, n_ff)
 
 
 def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192,
@@ -320,6 +325,83 @@ def recurrent(path, n_embd=64, n_state=16, n_rank=4, n_kernel=4):
     model.write(path)
 
 
+def lfm2(path, n_embd=256, n_heads=4, head_dim=64, n_ff=256, n_kernel=3, **values):
+    """Short convolutions, with attention in two of five layers."""
+    kv_heads = [0, 0, 2, 0, 2]
+    model = Random('lfm2')
+    model.set(shortconv__l_cache=n_kernel, rope__freq_base=1000000.0, **values)
+    shape(model, len(kv_heads), n_embd, n_heads, kv_heads, head_dim, n_ff, last_norm='token_embd_norm')
+    for i, n_kv_heads in enumerate(kv_heads):
+        name = f'blk.{i}.'
+        model.norm(name + 'attn_norm.weight', n_embd)
+        model.norm(name + 'ffn_norm.weight', n_embd)
+        if n_kv_heads:
+            model.norm(name + 'attn_q_norm.weight', head_dim)
+            model.norm(name + 'attn_k_norm.weight', head_dim)
+            layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
+        else:
+            model.matrix(name + 'shortconv.conv.weight', n_embd, n_kernel, 'f32')
+            model.matrix(name + 'shortconv.in_proj.weight', 3 * n_embd, n_embd)
+            model.matrix(name + 'shortconv.out_proj.weight', n_embd, n_embd)
+            feed_forward(model, name, n_embd, n_ff)
+    model.write(path)
+
+
+def qwen35(path, n_layers=4, n_embd=128, n_heads=4, n_kv_heads=1, head_dim=64, n_ff=256, n_state=32, n_keys=2, n_values=4):
+    """Gated delta nets, with gated attention in every second layer, and positions of several dimensions."""
+    keys, values = n_state * n_keys, n_state * n_values
+    model = Random('qwen35')
+    model.set(ssm__conv_kernel=4, ssm__inner_size=values, ssm__state_size=n_state, ssm__time_step_rank=n_values,
+              ssm__group_count=n_keys, full_attention_interval=2, rope__dimension_sections=[12, 10, 10, 0])
+    shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
+    for i in range(n_layers):
+        name = f'blk.{i}.'
+        model.norm(name + 'attn_norm.weight', n_embd)
+        model.norm(name + 'post_attention_norm.weight', n_embd)
+        feed_forward(model, name, n_embd, n_ff)
+        if i % 2:
+            model.norm(name + 'attn_q_norm.weight', head_dim)
+            model.norm(name + 'attn_k_norm.weight', head_dim)
+            model.matrix(name + 'attn_q.weight', 2 * n_heads * head_dim, n_embd)  # queries and gates
+            model.matrix(name + 'attn_k.weight', n_kv_heads * head_dim, n_embd)
+            model.matrix(name + 'attn_v.weight', n_kv_heads * head_dim, n_embd)
+            model.matrix(name + 'attn_output.weight', n_embd, n_heads * head_dim)
+        else:
+            model.matrix(name + 'attn_qkv.weight', 2 * keys + values, n_embd)
+            model.matrix(name + 'attn_gate.weight', values, n_embd)
+            model.matrix(name + 'ssm_conv1d.weight', 2 * keys + values, 4, 'f32')
+            model.matrix(name + 'ssm_alpha.weight', n_values, n_embd)
+            model.matrix(name + 'ssm_beta.weight', n_values, n_embd)
+            model.matrix(name + 'ssm_out.weight', n_embd, values)
+            model.norm(name + 'ssm_dt.bias', n_values, 0.0)
+            model.norm(name + 'ssm_a', n_values, -1.0)
+            model.norm(name + 'ssm_norm.weight', n_state)
+    model.write(path)
+
+
+def falcon_h1(path, n_layers=2, n_embd=128, n_heads=4, n_kv_heads=2, head_dim=64, n_ff=256, inner=256, n_state=128,
+              n_ssm_heads=4):
+    """Attention and Mamba 2 in each layer."""
+    channels = inner + 2 * n_state
+    model = Random('falcon-h1')
+    model.set(ssm__conv_kernel=4, ssm__inner_size=inner, ssm__state_size=n_state, ssm__time_step_rank=n_ssm_heads,
+              ssm__group_count=1)
+    shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
+    for i in range(n_layers):
+        name = f'blk.{i}.'
+        model.norm(name + 'attn_norm.weight', n_embd)
+        model.norm(name + 'ffn_norm', n_embd)
+        layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
+        model.matrix(name + 'ssm_in.weight', inner + channels + n_ssm_heads, n_embd)
+        model.matrix(name + 'ssm_conv1d.weight', channels, 4, 'f32')
+        model.norm(name + 'ssm_conv1d.bias', channels, 0.0)
+        model.norm(name + 'ssm_dt.bias', n_ssm_heads, 0.0)
+        model.tensor(name + 'ssm_a', -np.ones((n_ssm_heads, 1), np.float32), 'f32')
+        model.tensor(name + 'ssm_d', np.ones((n_ssm_heads, 1), np.float32), 'f32')
+        model.matrix(name + 'ssm_out.weight', n_embd, inner)
+    model.write(path)
+
+
 def all_models(folder):
     """Writes the models of the tests; returns their paths by name."""
     makers = {
@@ -332,6 +414,10 @@ def all_models(folder):
         'gemma3': gemma3,
         'gpt-oss': gpt_oss,
         'recurrent': recurrent,
+        'lfm2': lfm2,
+        'lfm2-windows': lambda path: lfm2(path, attention__sliding_window=128),
+        'qwen35': qwen35,
+        'falcon-h1': falcon_h1,
     }
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,8 @@
 #include <iterator>
 #include <map>
 
-#include "cuda_test.h"
+#include "device_test.h"
+#include "hybrid_test.h"
 #include "session.h"
 #include "windows_test.h"
 
@@ -476,11 +477,11 @@ void answers(const Models &arguments) {
 
 int main(int argc, char **argv) {
     const std::map<std::string, std::function<void(const Models &)>> cases = {
-        {"logits", test_logits},      {"sequences", test_sequences}, {"batches", test_batches},
-        {"drafts", test_drafts},      {"states", test_states},       {"requests", test_requests},
-        {"windows", test_windows},    {"refusals", test_refusals},   {"threads", test_threads},
-        {"generate", generate},       {"answers", answers},          {"graphs", print_graphs},
-        {"placement", test_placement}};
+        {"logits", test_logits},       {"sequences", test_sequences}, {"batches", test_batches},
+        {"drafts", test_drafts},       {"states", test_states},       {"requests", test_requests},
+        {"windows", test_windows},     {"refusals", test_refusals},   {"threads", test_threads},
+        {"generate", generate},        {"answers", answers},          {"graphs", print_graphs},
+        {"placement", test_placement}, {"hybrids", test_hybrids}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         std::fputs("usage: llama-test CASE MODEL...\n", stderr);

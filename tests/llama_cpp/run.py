@@ -1,6 +1,6 @@
 """Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
 
-    run.py --lowkey PREFIX --work FOLDER [--cuda] [--log FILE] [--requests N] [--only NAME...]
+    run.py --lowkey PREFIX --work FOLDER [--cuda | --vulkan] [--log FILE] [--requests N] [--only NAME...]
 
 PREFIX holds an installed lowkey. FOLDER keeps the source, its build and the models for later runs. The source package
 is fetched by pip and checked by the hash of bindings/llama.cpp/pin.json; LOWKEY_LLAMA_ARCHIVE names one that is there
@@ -26,13 +26,20 @@ ADAPTER = ROOT / 'bindings/llama.cpp'
 HERE = pathlib.Path(__file__).resolve().parent
 WORDS = (ROOT / 'tests/model/words.txt').read_text(encoding='utf-8').split()
 FILLER = (ROOT / 'tests/model/texts/suite.txt').read_text(encoding='utf-8')
-TEST_SOURCES = ['llama_test.cpp', 'windows_test.cpp', 'cuda_test.cpp', 'session.cpp']
-COMMON_CASES = ['logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'requests',
-                'refusals', 'environment']
-CPU_CASES = [*COMMON_CASES, 'plans', 'threads']
-CUDA_CASES = [*COMMON_CASES, 'graphs', 'placement']
-# On CUDA ggml's own products are at F16 and TF32 by default, and the reference of `logits` is to be an exact one.
-F32_PRODUCTS = {'GGML_CUDA_CUBLAS_COMPUTE_TYPE': 'f32', 'NVIDIA_TF32_OVERRIDE': '0'}
+TEST_SOURCES = ['llama_test.cpp', 'windows_test.cpp', 'hybrid_test.cpp', 'device_test.cpp', 'session.cpp']
+COMMON_CASES = ['logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'hybrids',
+                'requests', 'refusals', 'environment']
+CASES = {
+    'cpu': [*COMMON_CASES, 'plans', 'threads'],
+    'cuda': [*COMMON_CASES, 'graphs', 'placement'],
+    'vulkan': [*COMMON_CASES, 'placement'],
+}
+# On a GPU ggml's own products are at F16 and TF32 by default, and the reference of `logits` is to be an exact one.
+VARIABLES = {
+    'cpu': {},
+    'cuda': {'GGML_CUDA_CUBLAS_COMPUTE_TYPE': 'f32', 'NVIDIA_TF32_OVERRIDE': '0'},
+    'vulkan': {'GGML_VK_DISABLE_F16': '1'},
+}
 OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_UI', 'OPENSSL']
 
 
@@ -88,7 +95,7 @@ def test_apply(llama_cpp):
     """On the real files: in, again, out; a changed anchor is named and nothing is written."""
     with tempfile.TemporaryDirectory() as temp:
         copy = pathlib.Path(temp)
-        for folder in ('src', 'include', 'common', 'ggml/src/ggml-cuda'):
+        for folder in ('src', 'include', 'common', 'ggml/src/ggml-cuda', 'ggml/src/ggml-vulkan'):
             shutil.copytree(llama_cpp / folder, copy / folder)
         apply(copy, '--revert')  # the source of an earlier run has the hooks
         before = hashes(copy)
@@ -106,14 +113,18 @@ def test_apply(llama_cpp):
             assert status == 1 and 'src/llama-graph.cpp' in said and 'v_trans' in said and hashes(copy) == changed, said
 
 
-def build(llama_cpp, lowkey, work, has_cuda=False):
+def build(llama_cpp, lowkey, work, device='cpu'):
     """Builds libllama and llama-server; returns what a program of the library is compiled with."""
+    if device == 'vulkan':
+        os.environ.setdefault('GGML_VK_VISIBLE_DEVICES', '0')  # ggml takes a device that is a CPU, such as Mesa's, if named
     folder = work / 'llama.cpp'
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
     run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
-        f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/server.cmake', *launcher,
-        *[f'-DLLAMA_{name}=OFF' for name in OFF], f'-DGGML_CUDA={"ON" if has_cuda else "OFF"}', stdout=subprocess.DEVNULL)
+        f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/build.cmake', *launcher,
+        *[f'-DLLAMA_{name}=OFF' for name in OFF], f'-DGGML_CUDA={"ON" if device == "cuda" else "OFF"}',
+        f'-DGGML_VULKAN={"ON" if device == "vulkan" else "OFF"}', f'-DVulkan_GLSLC_EXECUTABLE={HERE}/glslc_few.sh',
+        stdout=subprocess.DEVNULL)
     run('ninja', '-C', folder, 'llama', 'llama-lowkey-calibrate', 'llama-server', stdout=subprocess.DEVNULL)
     return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
             '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
@@ -141,7 +152,7 @@ class Cases:
 
     def __init__(self, program, models, work, device='cpu'):
         self.program, self.models, self.work, self.device = program, models, work, device
-        self.variables = {'TMPDIR': str(work), 'LOWKEY_LLAMA_DEVICE': device} | (F32_PRODUCTS if device == 'cuda' else {})
+        self.variables = {'TMPDIR': str(work), 'LOWKEY_LLAMA_DEVICE': device} | VARIABLES[device]
 
     def case(self, name, *arguments, **variables):
         done = subprocess.run([self.program, name, *map(str, arguments)], capture_output=True, check=False,
@@ -150,11 +161,14 @@ class Cases:
         return done.stdout
 
     def logits(self):
-        names = 'llama', 'prover', 'gemma2', 'gemma3', 'gpt-oss'
+        names = 'llama', 'prover', 'gemma2', 'gemma3', 'gpt-oss', 'lfm2', 'qwen35', 'falcon-h1'
         print(self.case('logits', *[self.models[name] for name in names]).decode(), end='')
 
     def windows(self):
         self.case('windows', *[self.models[name] for name in ('gemma2', 'gemma3', 'gpt-oss')])
+
+    def hybrids(self):
+        self.case('hybrids', *[self.models[name] for name in ('lfm2', 'qwen35', 'falcon-h1')])
 
     def sequences(self):
         self.case('sequences', self.models['llama'])
@@ -177,7 +191,8 @@ class Cases:
     def refusals(self):
         self.case('refusals', self.models['llama'], f'{self.models["head-24"]}=head_dim',
                   f'{self.models["alibi"]}=ALiBi', f'{self.models["chunked"]}=chunked windows',
-                  f'{self.models["recurrent"]}=recurrent')
+                  f'{self.models["recurrent"]}=recurrent',
+                  f'{self.models["lfm2-windows"]}=sliding windows next to recurrent layers')
 
     def environment(self):
         """Variables stand for settings that nobody has made."""
@@ -265,13 +280,20 @@ class Cases:
             assert status == 1 and words in said, said
 
 
+def add_devices(parser):
+    """Options that choose the device of all layers and caches."""
+    for name in ('cuda', 'vulkan'):
+        parser.add_argument(f'--{name}', dest='device', action='store_const', const=name, default='cpu',
+                            help=f'with both built for {name}, on its first device')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--lowkey', type=pathlib.Path, required=True)
     parser.add_argument('--work', type=pathlib.Path, required=True)
     parser.add_argument('--log', type=pathlib.Path)
     parser.add_argument('--requests', type=int, default=40, help='of the load on llama-server')
-    parser.add_argument('--cuda', action='store_true', help='with both built for CUDA, on the first GPU')
+    add_devices(parser)
     parser.add_argument('--only', nargs='+')
     options = parser.parse_args()
     work = options.work.resolve()
@@ -279,12 +301,12 @@ def main():
     pin = json.loads((ADAPTER / 'pin.json').read_text(encoding='utf-8'))
     llama_cpp = source(pin, work)
     lowkey = options.lowkey.resolve()
-    flags = build(llama_cpp, lowkey, work, options.cuda)
+    flags = build(llama_cpp, lowkey, work, options.device)
     program = link(work / 'llama-test', TEST_SOURCES, flags)
     models = gguf_models.all_models(work / 'models')
-    cases = Cases(program, models, work, 'cuda' if options.cuda else 'cpu')
+    cases = Cases(program, models, work, options.device)
     tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(lowkey, work)}
-    tests |= {name: getattr(cases, name) for name in (CUDA_CASES if options.cuda else CPU_CASES)}
+    tests |= {name: getattr(cases, name) for name in CASES[options.device]}
     tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models['prover'], models['gemma3'], work,
                                             options.requests)
     results = []

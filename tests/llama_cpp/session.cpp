@@ -29,12 +29,15 @@ void print_log(const char *error) {
 
 }  // namespace
 
-bool is_on_cuda() {
+std::string device_name() {
     const char *device = std::getenv("LOWKEY_LLAMA_DEVICE");
-    return device != nullptr && std::string(device) == "cuda";
+    const std::string name = device != nullptr ? device : "cpu";
+    return name == "cuda" ? "CUDA0" : name == "vulkan" ? "Vulkan0" : "CPU";
 }
 
-double same_numbers() { return is_on_cuda() ? 4e-3 : 2e-3; }
+bool is_on_gpu() { return device_name() != "CPU"; }
+
+double same_numbers() { return is_on_gpu() ? 4e-3 : 2e-3; }
 
 std::string logged() { return log_text(); }
 void clear_log() { log_text().clear(); }
@@ -84,6 +87,7 @@ llama_context *Session::make(const Model &model, const Options &options) {
     params.n_ubatch = options.n_ubatch;
     params.n_seq_max = options.n_sequences;
     params.n_threads = params.n_threads_batch = options.n_threads;
+    params.n_rs_seq = options.n_back;
     params.kv_unified = options.is_unified;
     params.swa_full = options.has_full_windows;
     params.offload_kqv = options.is_offloaded;

@@ -13,8 +13,10 @@
 
 using Logits = std::vector<float>;
 
-// Whether the tests run on CUDA: LOWKEY_LLAMA_DEVICE is "cuda".
-bool is_on_cuda();
+// ggml's device of the tests, "CPU", "CUDA0" or "Vulkan0": LOWKEY_LLAMA_DEVICE is "cpu", "cuda" or
+// "vulkan".
+std::string device_name();
+bool is_on_gpu();
 // Graphs that ggml has run as the CUDA graphs of earlier ones, in this process.
 size_t count_replays();
 
@@ -27,14 +29,14 @@ void require(bool holds, const std::string &sentence);
 void require_log(const std::string &words);
 
 // Bound of sums of the same products in another order: batches of other shapes take other kernels
-// in ggml. On CUDA some of these round activations to F16 and others do not.
+// in ggml. On a GPU some of these round activations to F16 and others do not.
 double same_numbers();
 void require_close(const Logits &a, const Logits &b, double bound, const std::string &what);
 
 class Model {
   public:
     // By default all layers are on the device of the test.
-    explicit Model(const std::string &path, int n_gpu_layers = is_on_cuda() ? 999 : 0);
+    explicit Model(const std::string &path, int n_gpu_layers = is_on_gpu() ? 999 : 0);
     ~Model();
     Model(const Model &) = delete;
     Model &operator=(const Model &) = delete;
@@ -51,7 +53,8 @@ struct Options {
     std::string plan;  // empty = llama.cpp's own cache; kEnvironment = no call of the setters
     std::string budget;
     uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
-    int n_threads = 1;  // ggml's threads spin, which a busy machine punishes
+    int n_threads = 1;    // ggml's threads spin, which a busy machine punishes
+    uint32_t n_back = 0;  // recurrent states of last tokens
     bool is_unified = true;
     bool has_full_windows = false;   // of swa_full
     bool is_offloaded = true;        // of offload_kqv

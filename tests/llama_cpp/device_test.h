@@ -1,8 +1,8 @@
 // Cases that need a GPU.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TESTS_LLAMA_CUDA_TEST_H
-#define TESTS_LLAMA_CUDA_TEST_H
+#ifndef TESTS_LLAMA_DEVICE_TEST_H
+#define TESTS_LLAMA_DEVICE_TEST_H
 
 #include <string>
 #include <vector>

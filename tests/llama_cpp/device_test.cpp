@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda_test.h"
+#include "device_test.h"
 
 #include <cinttypes>
 #include <cstdio>
@@ -95,7 +95,7 @@ void test_placement(const std::vector<std::string> &paths) {
     const Model split(paths.at(0), 2);  // the last layer and the output
     clear_log();
     require(Session::make(split, options) == nullptr, "layers on two devices are refused");
-    require_log("attention layers are on several (CPU, CUDA0)");
+    require_log("attention layers are on several (CPU, " + device_name() + ")");
     require_log("--no-kv-offload keeps the cache on the CPU");
     options.is_offloaded = false;
     (void)Session(split, options).feed(0, 0, text);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The server's own code in few files and without optimization: a test compiles it once and computes little in it.
+# How a test builds llama.cpp. The server's own code in few files and without optimization: it is compiled once, and
+# computes little. ggml-vulkan with what Debian 12's headers lack.
 cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL hurry)
+cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL complete_vulkan)
 function(hurry)
     foreach(target llama-common mtmd server-context llama-server-impl cpp-httplib)
         set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
@@ -12,4 +14,11 @@ function(hurry)
     set_source_files_properties(${common}/json.cpp DIRECTORY ${common} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     set_source_files_properties(${mtmd}/mtmd-helper.cpp ${mtmd}/mtmd-helper-gen.cpp DIRECTORY ${mtmd}
         PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+function(complete_vulkan)
+    set(folder ${CMAKE_SOURCE_DIR}/ggml/src/ggml-vulkan)
+    if(TARGET ggml-vulkan)
+        set_source_files_properties(${folder}/ggml-vulkan.cpp DIRECTORY ${folder} PROPERTIES COMPILE_OPTIONS
+            "-include;${CMAKE_CURRENT_FUNCTION_LIST_DIR}/vulkan_headers.h")
+    endif()
 endfunction()
