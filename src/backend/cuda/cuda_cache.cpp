@@ -376,6 +376,18 @@ lk_status CudaCache::upload(const SlotCopy *items, uint32_t n_items) {
     return transfer_.upload(items, n_items, stream_);
 }
 
+lk_status CudaCache::copy(const MemoryCopy *items, uint32_t n_items) {
+    const DeviceScope scope(device_);
+    cudaError_t error = cudaSuccess;
+    for (uint32_t i = 0; !error && i < n_items; ++i) {
+        const MemoryCopy &item = items[i];
+        error = item.source ? cudaMemcpyAsync(at<void>(item.target), at<void>(item.source),
+                                              item.bytes, cudaMemcpyDeviceToDevice, stream_)
+                            : cudaMemsetAsync(at<void>(item.target), 0, item.bytes, stream_);
+    }
+    return checked(error, "copying states");
+}
+
 lk_status CudaCache::move(const MoveItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
     return jobs_.run(layout_, items, n_items, [&](const MoveItem *, uint32_t n) {

@@ -113,6 +113,8 @@ lk_status reserve_blocks(lk_cache *cache) {
         if (!status)
             status = add_blocks(cache, member);
     }
+    if (!status)
+        status = reserve_states(cache);
     if (status)
         drop_step(cache);
     cache->slots.trim();
@@ -143,9 +145,11 @@ void view_sequences(lk_cache *cache) {
 lk_status begin_batch(lk_cache *cache) {
     const Step &step = cache->step;
     view_sequences(cache);
-    const lk_status status =
+    lk_status status =
         cache->device->begin({step.views.data(), static_cast<uint32_t>(step.views.size()),
                               step.n_tokens, step.query_stat_bytes});
+    if (!status)
+        status = load_states(cache);
     if (status)
         drop_step(cache);
     return status;
@@ -210,6 +214,7 @@ void drop_tokens(lk_cache *cache, StepSequence *member) {
     drop_blocks(cache, member->sequence, member->n_blocks_before);
     shorten_table(cache, member->sequence);
     return_tail(cache, member);
+    drop_states(cache, member);
     return_attention_scores(member);
 }
 

@@ -30,6 +30,7 @@ struct StepSequence {
     bool copies_tail;            // its last block may not be written to
     CacheBlock *borrowed_block;  // that one, once its copy is in the block table
     QueryStats *borrowed_stats;  // those it shared until then
+    StateVersion *next_version;  // that a commit adds; null = it writes to the sequence's newest
 
     bool is_draft() const { return n_new <= LK_DRAFT_TOKENS; }
 };

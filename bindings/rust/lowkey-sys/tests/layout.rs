@@ -19,6 +19,7 @@ const SOURCE: &str = concat!(
     include_str!("../src/pmkvq.rs"),
     include_str!("../src/rope.rs"),
     include_str!("../src/snapshot.rs"),
+    include_str!("../src/state.rs"),
     include_str!("../src/statistics.rs"),
     include_str!("../src/step.rs"),
     include_str!("../src/vulkan.rs"),
