@@ -109,6 +109,10 @@ impl<'s> Step<'s> {
         Ok(Step { state, n_new, n_tokens, is_open: true })
     }
 
+    pub(crate) fn raw(&self) -> *mut sys::lk_cache {
+        self.state.raw()
+    }
+
     /// New tokens of the step, over all its sequences: the first dimension of its tensors.
     pub fn n_tokens(&self) -> usize {
         self.n_tokens
