@@ -217,6 +217,9 @@ struct BatchSequence {
     uint32_t first_new;  // index of its first new token in the batch
     int32_t new_in_blocks;
     const int32_t *parent;  // [n_new] or null, as lk_step_begin(); only when new_in_blocks
+    // [n_new] or null, without a parent: the last new token that each attends to, itself or a later
+    // one of its span. Ascending.
+    const uint32_t *reach = nullptr;
 };
 struct Batch {
     const BatchSequence *sequences;

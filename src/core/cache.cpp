@@ -61,7 +61,8 @@ lk_status reserve_work(lk_cache *cache) {
     const bool fits =
         cache->sequences.list.reserve(n_sequences) && cache->step.sequences.reserve(n_sequences) &&
         cache->step.views.reserve(n_sequences) &&
-        cache->step.parents.reserve(cache->desc.max_step_tokens) && cache->work.reserve(ranks) &&
+        cache->step.parents.reserve(cache->desc.max_step_tokens) &&
+        cache->step.reaches.reserve(cache->desc.max_step_tokens) && cache->work.reserve(ranks) &&
         (!has_ladder(cache->plan.model) || cache->shrinking.reserve(cache->formats.table.size())) &&
         (!ranks || cache->stat_queue.reserve(kBatch)) && cache->states.reserve(n_sequences) &&
         cache->step.layers.resize(cache->formats.layers.size());

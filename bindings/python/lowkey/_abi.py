@@ -410,6 +410,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_sequence_length': (_status, [_p, _u64, _p]),
     'lk_sequence_truncate': (_status, [_p, _u64, _u64]),
     'lk_step_begin': (_status, [_p, _p, _u32, _p, _p, _p]),
+    'lk_step_begin_spans': (_status, [_p, _p, _u32, _p, _p, _p, _u32]),
     'lk_append': (_status, [_p, _u32, _p, _p]),
     'lk_attend': (_status, [_p, _u32, _p, _p, _p]),
     'lk_step_set_queue': (_status, [_p, _p]),

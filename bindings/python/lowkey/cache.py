@@ -364,13 +364,16 @@ class Cache:
         return Sequence(self, id.value)
 
     def step(self, sequences: Sequence | Iterable[Sequence], n_tokens: int | Iterable[int], *,
-             parents: Iterable[int] | None = None, stream: Any = None) -> Step:
+             parents: Iterable[int] | None = None, spans: Iterable[tuple[int, int, int]] = (),
+             stream: Any = None) -> Step:
         """Open a step of new tokens: see Step.
 
         sequences  a sequence, or several distinct sequences of this cache
         n_tokens   new tokens of each, or one number for all
         parents    [sum of n_tokens] a draft tree: for each token the index of its parent among its sequence's new
                    tokens, or -1 for the last committed one. Default: each token follows the token before it
+        spans      new tokens that see each other both ways, as those of an image in Gemma 3: (index of the sequence,
+                   first token, end) each, in this order. Without parents
         stream     CUDA: a stream or its handle. Default: the current stream of PyTorch, else of CuPy, else the
                    legacy default stream
 
@@ -392,6 +395,11 @@ class Cache:
             if len(chain) != total:
                 raise ArgumentError(f'{len(chain)} parents for {total} new tokens')
             tree = (ctypes.c_int32 * total)(*chain)
+        ranges = tuple(tuple(span) for span in spans)
+        if ranges and tree is not None:
+            raise ArgumentError('a step has parents or spans, not both')
+        if any(len(span) != 3 or not all(0 <= number < 2**32 for number in span) for span in ranges):
+            raise ArgumentError(f'spans are {list(ranges)}, each must be (sequence, first token, end)')
         handle, queue = 0, None
         if self._queue is not None:
             handle = streams.current(self.context.device_index) if stream is None else streams.handle_of(stream)
@@ -399,9 +407,15 @@ class Cache:
         elif stream is not None:
             raise ArgumentError(f'a context on {self.context.backend} takes no stream')
         ids = (ctypes.c_uint64 * len(chosen))(*(sequence.id for sequence in chosen))
+        numbers = (ctypes.c_uint32 * len(counts))(*counts)
         with self._handle.lock:
-            self._calls.check(self._lk.lk_step_begin(self._handle.get(), queue, len(chosen), ids,
-                                                     (ctypes.c_uint32 * len(counts))(*counts), tree))
+            pointer = self._handle.get()
+            if ranges:
+                flat = (ctypes.c_uint32 * (3 * len(ranges)))(*(number for span in ranges for number in span))
+                status = self._lk.lk_step_begin_spans(pointer, queue, len(chosen), ids, numbers, flat, len(ranges))
+            else:
+                status = self._lk.lk_step_begin(pointer, queue, len(chosen), ids, numbers, tree)
+            self._calls.check(status)
         return Step(self, len(chosen), total, handle)
 
     def save(self, target: snapshot.Target = None, sequences: Iterable[Sequence] | None = None, *,

@@ -251,7 +251,8 @@ lk_status CudaCache::append(const AppendArgs &args) {
 lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
     const gpu::StepShape &shape = state_.shape();
-    const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
+    const bool is_short =
+        !shape.is_staged && !shape.has_spans && rules_.takes(args.layer_index, shape.max_new);
     lk_status status = checked(is_short ? decode(args) : prefill(args), "attending a layer");
     for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
         status = checked(score_attention(args, args.chunk_attentions[i]), "scoring chunks");

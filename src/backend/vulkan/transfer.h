@@ -1,5 +1,5 @@
-// Bytes of slots to the host and back, through mapped buffers, and from slab to slab: a batch is one
-// submission.
+// Bytes of slots to the host and back, through mapped buffers, and from slab to slab: a batch is
+// one submission.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_TRANSFER_H

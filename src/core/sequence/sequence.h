@@ -16,8 +16,7 @@ class QueryStats;
 struct StateVersion;
 
 struct Sequence {
-    explicit Sequence(const Allocator &allocator)
-        : block_table(allocator), versions(allocator) {}
+    explicit Sequence(const Allocator &allocator) : block_table(allocator), versions(allocator) {}
 
     lk_sequence id = 0;
     uint64_t length = 0;                          // committed tokens
