@@ -32,7 +32,7 @@ struct StepView {
     const SequenceInfo *sequences;  // [n_sequences]
     const BlockInfo *blocks;
     const uint64_t *ancestors;  // [n_tokens] bit i: new token i of the sequence is visible; trees
-    const uint32_t *positions;  // [n_tokens] of trees
+    const uint32_t *positions;  // [n_tokens] of trees; with spans the last that a token attends to
     const FormatInfo *formats;
     Report *report;
 };

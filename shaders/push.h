@@ -54,7 +54,7 @@ struct StepTable {
     Address blocks;     // BlockInfo
     Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
                         // visible; of trees alone
-    Address positions;  // u32 [n_tokens] of trees
+    Address positions;  // u32 [n_tokens] of trees; with spans the last that a token attends to
     Address formats;    // FormatInfo
     Address layers;     // LayerInfo [n_layers]
     Address report;     // FaultReport, in memory that the host reads

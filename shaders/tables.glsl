@@ -164,13 +164,15 @@ struct SequenceInfo {
     uint first_new;    // of the batch
     bool new_in_blocks;  // false: attention reads the new tokens from the staging area
     bool has_tree;     // ancestors and positions are set; else new token i follows i - 1
+    bool has_spans;  // positions are set to those of the last tokens that new ones attend to
 };
 SequenceInfo load_sequence(StepTable step, uint index) {
     ConstQuads quads = ConstQuads(address_at(step.sequences, index, 48u));
     const uvec4 a = quads.at[0];
     const uvec4 b = quads.at[1];
     const uvec4 c = quads.at[2];
-    return SequenceInfo(a.z, a.w, b.x, b.y, b.z, b.w, c.x != 0u, c.y != 0u);
+    return SequenceInfo(a.z, a.w, b.x, b.y, b.z, b.w, c.x != 0u, c.y != 0u,
+                        c.z != 0u);
 }
 
 uvec2 load_ancestors(StepTable step, uint token) { return ConstPairs(step.ancestors).at[token]; }

@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     // The columns are in shared memory, since registers are scarcest.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
-        warp = find_columns(tables.mask, kColumns);
+        warp = find_columns(args, tables.mask, kColumns);
     __syncwarp();
     uint8_t *queries = memory + threadIdx.x / kWarp * (kColumns * 2 * block.head_dim);
     load_positions(args, &tables);

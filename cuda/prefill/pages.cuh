@@ -40,7 +40,7 @@ struct Mask {
     uint32_t stage_tokens;
     uint32_t first_column;    // of the sequence
     uint32_t n_columns;       // of the block
-    uint32_t first_position;  // lowest and highest of the columns
+    uint32_t first_position;  // lowest of the columns, and highest that they attend to
     uint32_t last_position;
     uint32_t window_begin;  // first token that a window reaches, 0 without one
     Runs blocks;
@@ -53,6 +53,7 @@ struct Mask {
 struct ColumnTables {
     Mask mask;
     uint32_t positions[kTileColumns];
+    uint32_t reaches[kTileColumns];  // positions of the last tokens that they attend to
     uint64_t ancestors[kTileColumns];
     float factors[kTileColumns];  // what queries were divided by
     float offsets[kTileColumns];  // of logits: products of the queries and the center of keys
@@ -154,6 +155,13 @@ __device__ inline void cut_pages(const TileArgs &args, uint32_t begin, uint64_t 
     mask->page_end = begin + static_cast<uint32_t>(n * (split + 1) / args.n_splits);
 }
 
+// Position of the last token that new token `token` attends to; without a tree.
+__device__ inline uint32_t find_reach(const TileArgs &args, const SequenceInfo &sequence,
+                                      uint32_t token) {
+    return sequence.has_spans ? args.step.positions[sequence.first_new + token]
+                              : sequence.n_history + token;
+}
+
 // All but the split. False when the tile has no columns.
 __device__ inline bool find_mask(const TileArgs &args, const TilePosition &position,
                                  uint32_t block_columns, Mask *mask) {
@@ -172,9 +180,10 @@ __device__ inline bool find_mask(const TileArgs &args, const TilePosition &posit
     const uint32_t last_token = (mask->first_column + mask->n_columns - 1) / mask->group_size;
     mask->first_position =
         sequence.n_history + (sequence.has_tree ? 0 : mask->first_column / mask->group_size);
-    mask->last_position =
-        sequence.n_history + (sequence.has_tree ? sequence.n_new - 1 : last_token);
-    find_pages(args, last_token, mask);
+    mask->last_position = sequence.has_tree ? sequence.n_history + sequence.n_new - 1
+                                            : find_reach(args, sequence, last_token);
+    find_pages(args, sequence.has_tree ? last_token : mask->last_position - sequence.n_history,
+               mask);
     return true;
 }
 

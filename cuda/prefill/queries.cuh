@@ -128,6 +128,8 @@ __device__ inline void load_positions(const TileArgs &args, ColumnTables *tables
         tables->positions[column] = sequence.has_tree
                                         ? args.step.positions[sequence.first_new + token]
                                         : sequence.n_history + token;
+        tables->reaches[column] =
+            sequence.has_tree ? tables->positions[column] : find_reach(args, sequence, token);
         tables->ancestors[column] =
             sequence.has_tree ? args.step.ancestors[sequence.first_new + token] : 0;
     }

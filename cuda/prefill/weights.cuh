@@ -42,14 +42,15 @@ __device__ __forceinline__ uint32_t column_of(uint32_t slice, uint32_t i) {
 }
 
 struct WarpColumns {
-    uint32_t first;  // of the block
-    uint32_t n;      // that exist; with 0 the warp only helps with the pages
-    uint32_t first_position;
+    uint32_t first;           // of the block
+    uint32_t n;               // that exist; with 0 the warp only helps with the pages
+    uint32_t first_position;  // as Mask's
     uint32_t last_position;
     uint32_t linear_end;  // tokens before this one are visible by position alone
 };
 
-__device__ inline WarpColumns find_columns(const Mask &mask, uint32_t n_columns) {
+__device__ inline WarpColumns find_columns(const TileArgs &args, const Mask &mask,
+                                           uint32_t n_columns) {
     const SequenceInfo &sequence = mask.sequence;
     WarpColumns warp;
     warp.first = threadIdx.x / kWarp * n_columns;
@@ -60,7 +61,7 @@ __device__ inline WarpColumns find_columns(const Mask &mask, uint32_t n_columns)
     if (warp.n && !sequence.has_tree) {
         const uint32_t column = mask.first_column + warp.first;
         warp.first_position = sequence.n_history + column / mask.group_size;
-        warp.last_position = sequence.n_history + (column + warp.n - 1) / mask.group_size;
+        warp.last_position = find_reach(args, sequence, (column + warp.n - 1) / mask.group_size);
     }
     return warp;
 }
@@ -101,8 +102,9 @@ __device__ __forceinline__ bool is_visible(const TileArgs &args, const ColumnTab
         key = args.step.positions[sequence.first_new + i];
     }
     const LayerArg &layer = args.layer;
-    return key <= query && (!layer.window_tokens || key + layer.window_tokens > query ||
-                            key < layer.window_sink_tokens);
+    return key <= tables.reaches[column] &&
+           (!layer.window_tokens || key + layer.window_tokens > query ||
+            key < layer.window_sink_tokens);
 }
 
 template <int kSlices>

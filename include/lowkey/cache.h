@@ -65,15 +65,25 @@ typedef struct lk_cache_desc {
                                     * workspace: 1 .. 1048576; 512 from init */
     uint32_t flags;                /* LK_CACHE_EVICT and LK_CACHE_KEEP_WINDOWED, or 0 */
     uint64_t budget_bytes;         /* the budget: the hard limit of all that the cache holds, slabs,
-                                    * tables and workspace; see lk_plan_bytes(), lk_cache_bytes()
-                                    * and below */
+                                    * tables, workspace and states; see lk_plan_bytes(),
+                                    * lk_cache_bytes(), lk_state_bytes() and below */
     uint64_t slab_bytes;           /* size of a slab, a multiple of 256 KiB; 0 = 64 MiB */
     uint64_t max_budget_bytes;     /* largest budget that lk_cache_set_budget() may set; 0 =
                                     * budget_bytes. It sizes the tables of a device */
-    uint64_t sequence_limit_bytes; /* limit of the pages and tables that one sequence alone holds;
-                                    * a step beyond it returns LK_E_BUDGET; 0 = none */
+    uint64_t sequence_limit_bytes; /* limit of the pages, tables and states that one sequence alone
+                                    * holds; a step beyond it returns LK_E_BUDGET; 0 = none */
     lk_pressure_fn pressure;       /* called when the ladders have ended; may be NULL */
     void *pressure_user;           /* given to pressure */
+    const uint64_t *state_bytes;   /* [n_states] bytes of each recurrent state that a sequence has
+                                    * (lowkey/state.h): a multiple of 16, at least 16, 2^40 in sum;
+                                    * read during the call */
+    uint32_t n_states;             /* recurrent states of a sequence: at most 4096; 0 = none */
+    uint32_t state_versions;       /* versions of earlier steps that a sequence keeps, the oldest go
+                                    * first: at most 4096; 0, from init: the newest version alone */
+    uint32_t state_interval_tokens; /* a step keeps the version before it if so many tokens lie
+                                     * between that one and the version kept before: at least 1;
+                                     * 64 from init */
+    uint32_t reserved;              /* 0 */
 } lk_cache_desc;
 
 /* What the hooks of the context, or a device, give for a cache is never above its budget, also
@@ -127,8 +137,8 @@ typedef struct lk_cache_stats {
     uint32_t n_sequences;       /* sequences of the cache */
     uint64_t n_tokens;          /* committed tokens, over all sequences */
     uint64_t budget_bytes;      /* the budget */
-    uint64_t reserved_bytes;    /* bytes in use of the budget: extents of slabs, tables, workspace;
-                                 * never above budget_bytes */
+    uint64_t reserved_bytes;    /* bytes in use of the budget: extents of slabs, tables, workspace,
+                                 * states; never above budget_bytes */
     uint64_t payload_bytes;     /* codes of packed pages */
     uint64_t metadata_bytes;    /* ranges, minima, permutations of packed pages */
     uint64_t recent_bytes;      /* 16-bit pages: sinks, recent tokens, raw layers */
@@ -151,6 +161,8 @@ typedef struct lk_cache_stats {
                                  * pressure callback */
     uint64_t fragmented_bytes;  /* share of reserved_bytes in extents that no page uses */
     uint64_t plane_bytes[6];    /* codes of all pages, by width: 16, 8, 4, 3, 2 and 1 bits */
+    uint64_t state_bytes;       /* recurrent states: all versions, shared ones counted once, and
+                                 * those of steps (lowkey/state.h) */
 } lk_cache_stats;
 LK_API lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes);
 
@@ -235,7 +247,8 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUDGET (the cache has
  * max_sequences already, or a shortfall), LK_E_NOMEM, LK_E_BUSY (a step is open), LK_E_UNSUPPORTED
  * (a layer's window has freed pages that n_tokens tokens would attend to: see
- * LK_CACHE_KEEP_WINDOWED). If the call copies a page or lays out chunks, also LK_E_STATE (the
+ * LK_CACHE_KEEP_WINDOWED; there is no version of the recurrent states after n_tokens tokens:
+ * lk_sequence_find_state()). If the call copies a page or lays out chunks, also LK_E_STATE (the
  * cache's queue is being captured into a graph) and LK_E_DEVICE. */
 LK_API lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
                                   lk_sequence *child);
@@ -264,7 +277,9 @@ LK_API lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint6
  * (a step is open), LK_E_STATE (the cache's queue is being captured into a graph), LK_E_BUDGET (a
  * shortfall for a page to dequantize), LK_E_UNSUPPORTED (a layer's window has freed pages that
  * n_tokens tokens would attend to; the sentence names the layer and the tokens;
- * LK_CACHE_KEEP_WINDOWED keeps them), LK_E_NOMEM, LK_E_DEVICE. */
+ * LK_CACHE_KEEP_WINDOWED keeps them; or there is no version of the recurrent states after n_tokens
+ * tokens; the sentence names the newest one before: lk_sequence_rollback()), LK_E_NOMEM,
+ * LK_E_DEVICE. */
 LK_API lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens);
 
 #ifdef __cplusplus

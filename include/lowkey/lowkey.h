@@ -12,6 +12,7 @@
 #include <lowkey/merge.h>
 #include <lowkey/plan.h>
 #include <lowkey/snapshot.h>
+#include <lowkey/state.h>
 #include <lowkey/step.h>
 #include <lowkey/vulkan.h>
 

@@ -184,6 +184,11 @@ typedef struct lk_snapshot_info {
     uint32_t fingerprint_bytes;                /* 0 = none */
     uint8_t fingerprint[LK_FINGERPRINT_BYTES]; /* as in lk_snapshot_desc, then zeros */
     uint32_t reserved;                         /* 0 */
+    uint64_t n_state_versions;                 /* versions of recurrent states; shared ones count
+                                                * once */
+    uint64_t version_bytes;                    /* of the states of a version */
+    uint32_t n_states;                         /* recurrent states of a sequence */
+    uint32_t reserved2;                        /* 0 */
 } lk_snapshot_info;
 LK_API lk_status lk_snapshot_info_init(lk_snapshot_info *info, size_t struct_bytes);
 /* Describe the snapshot. info starts from its init. Errors: LK_E_ARGUMENT. */

@@ -64,6 +64,26 @@ LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t 
                                const lk_sequence *ids, const uint32_t *n_tokens,
                                const int32_t *parent);
 
+/* Open a step in which spans of new tokens see each other both ways, as the tokens of an image do
+ * in Gemma 3. A token of a span attends to the committed tokens, to the new tokens before the span
+ * and to all tokens of its span. Other tokens attend as lk_step_begin() says, and all positions
+ * follow each other. A span is whole in one step.
+ *
+ * spans    [n_spans][3] index of the span's sequence in ids; the span's first token and its end,
+ *          counted in the sequence's new tokens. In the order of sequences and tokens, without
+ *          overlap. Copied
+ * n_spans  0: the step is that of lk_step_begin() without a draft tree
+ *
+ * A sliding window begins where it does without spans, so a span that is longer than the window of
+ * a layer is refused.
+ *
+ * Errors: as lk_step_begin(), LK_E_ARGUMENT (a span that is empty, ends after its sequence's new
+ * tokens, or begins before the end of the one before it), LK_E_UNSUPPORTED (a span longer than the
+ * window of a layer). */
+LK_API lk_status lk_step_begin_spans(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
+                                     const lk_sequence *ids, const uint32_t *n_tokens,
+                                     const uint32_t *spans, uint32_t n_spans);
+
 /* Change the queue of the open step: later calls of the step put their work there. For a host on
  * Vulkan that records a model's step into several command buffers and submits some of them before
  * the last is recorded. A layer's lk_append() may be in one and its lk_attend() in the next.
@@ -94,9 +114,9 @@ LK_API lk_status lk_step_set_queue(lk_cache *cache, const lk_queue *queue);
  *
  * Errors: LK_E_STATE (no step is open, or this layer was appended already), LK_E_ARGUMENT (layer, a
  * reading one included, tensor, a host pointer instead of a device's), LK_E_UNSUPPORTED (memory
- * kind; a sequence with more than LK_DRAFT_TOKENS new tokens while the queue is being captured),
- * LK_E_DATA (an infinity or a NaN; the sentence names layer, head, token and sequence), LK_E_NOMEM,
- * LK_E_DEVICE. */
+ * kind; a sequence with spans, or with more than LK_DRAFT_TOKENS new tokens, while the queue is
+ * being captured), LK_E_DATA (an infinity or a NaN; the sentence names layer, head, token and
+ * sequence), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v);
 
 /* Compute attention of the step's new tokens over their sequences, on the packed bytes.
@@ -154,7 +174,7 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  *
  * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open; no step of this shape was captured; chunks
  * are scored in this step), LK_E_DATA (the step is poisoned: discard it), LK_E_UNSUPPORTED (the CPU
- * and Vulkan). */
+ * and Vulkan; a step with spans). */
 LK_API lk_status lk_step_replay(lk_cache *cache);
 
 /* Close the step and add its new tokens to their sequences.

@@ -35,7 +35,7 @@ struct Mask {
     uint group_size;
     uint first_column;    // of the sequence
     uint n_columns;       // of the workgroup
-    uint first_position;  // lowest and highest of the columns
+    uint first_position;  // lowest of the columns, and highest that they attend to
     uint last_position;
     uint window_begin;  // first token that a window reaches, 0 without one
     Runs blocks;
@@ -120,6 +120,12 @@ Mask find_work_tile(uint sequence, uint kv_head) {
     return mask;
 }
 
+// Position of the last token that new token `token` attends to; without a tree.
+uint find_reach(Mask mask, uint token) {
+    return mask.sequence.has_spans ? load_position(mask.step, mask.sequence.first_new + token)
+                                   : mask.sequence.n_history + token;
+}
+
 // False when the workgroup has no columns. `tile` is one of n_columns.
 bool find_mask(uint tile, uint n_columns, out Mask mask) {
     mask = find_work_tile(gl_WorkGroupID.z / push.n_splits, gl_WorkGroupID.y);
@@ -132,9 +138,10 @@ bool find_mask(uint tile, uint n_columns, out Mask mask) {
     const uint first_token = mask.first_column / mask.group_size;
     const uint last_token = (mask.first_column + mask.n_columns - 1u) / mask.group_size;
     mask.first_position = sequence.n_history + (sequence.has_tree ? 0u : first_token);
-    mask.last_position =
-        sequence.n_history + (sequence.has_tree ? sequence.n_new - 1u : last_token);
-    find_pages(last_token, gl_WorkGroupID.z % push.n_splits, mask);
+    mask.last_position = sequence.has_tree ? sequence.n_history + sequence.n_new - 1u
+                                           : find_reach(mask, last_token);
+    const uint last_new = mask.last_position - sequence.n_history;
+    find_pages(sequence.has_tree ? last_token : last_new, gl_WorkGroupID.z % push.n_splits, mask);
     return true;
 }
 

@@ -22,6 +22,7 @@ vec4 outputs[kOutputRows];  // not yet divided by the sum of weights
 vec4 reference;             // of the columns
 vec4 sum;                   // of the invocation's weights
 uvec4 positions;            // of the columns
+uvec4 reaches;              // positions of the last tokens that they attend to
 
 // The factor from products to scores; in the simplest case it includes the base of exp2.
 float score_factor(LayerInfo layer) {
@@ -44,6 +45,7 @@ void find_positions(Mask mask) {
         positions[i] = mask.sequence.has_tree
                            ? load_position(mask.step, mask.sequence.first_new + token)
                            : mask.sequence.n_history + token;
+        reaches[i] = mask.sequence.has_tree ? positions[i] : find_reach(mask, token);
     }
 }
 
@@ -75,7 +77,7 @@ Ancestors load_column_ancestors(Mask mask) {
 }
 
 bvec4 is_position_visible(LayerInfo layer, uint key) {
-    const bvec4 comes_before = lessThanEqual(uvec4(key), positions);
+    const bvec4 comes_before = lessThanEqual(uvec4(key), reaches);
     if (layer.window_tokens == 0u || key < layer.window_sink_tokens)
         return comes_before;
     const bvec4 in_window = greaterThan(uvec4(key + layer.window_tokens), positions);

@@ -112,6 +112,20 @@ struct SlotCopy {
     uint64_t bytes;
 };
 
+// Bytes that go from one place in slabs to another; source 0 = zeros. bytes is a multiple of 16.
+struct MemoryCopy {
+    uint64_t source;
+    uint64_t target;
+    uint64_t bytes;
+};
+
+// How the host reaches memory of a slab.
+struct MemoryView {
+    void *data;       // null where it is a buffer
+    uint64_t buffer;  // Vulkan's, else 0
+    uint64_t offset_bytes;
+};
+
 // Tokens of a 16-bit page that go to earlier positions: token first_source + i of the source for
 // every bit i of mask, ascending, to tokens first_target and up of the target. Source and target
 // may be the same page; then no token goes to a later position.
@@ -203,6 +217,9 @@ struct BatchSequence {
     uint32_t first_new;  // index of its first new token in the batch
     int32_t new_in_blocks;
     const int32_t *parent;  // [n_new] or null, as lk_step_begin(); only when new_in_blocks
+    // [n_new] or null, without a parent: the last new token that each attends to, itself or a later
+    // one of its span. Ascending.
+    const uint32_t *reach = nullptr;
 };
 struct Batch {
     const BatchSequence *sequences;
@@ -367,6 +384,7 @@ class CacheDevice {
         return upload(items, n_items);
     }
     // Items of one call run at once: none reads memory that another one writes.
+    virtual lk_status copy(const MemoryCopy *items, uint32_t n_items) = 0;
     virtual lk_status move(const MoveItem *items, uint32_t n_items) = 0;
     virtual lk_status shrink(const ShrinkItem *items, uint32_t n_items) = 0;
     // Where the step's sums of |Q| lie: from begin() to the next one with more of them. A graph
@@ -431,6 +449,11 @@ class Backend {
     // Memory that persists: slabs.
     virtual lk_status slab_create(uint64_t bytes, SlabMemory *out) = 0;
     virtual void slab_destroy(const SlabMemory &slab) = 0;
+    // For an address in a slab. LK_E_UNSUPPORTED: the host cannot reach it.
+    virtual lk_status view_memory(uint64_t address, MemoryView *out) const {
+        *out = {reinterpret_cast<void *>(address), 0, 0};
+        return LK_OK;
+    }
     // Would a cache or a merge take this queue? null is one too. LK_E_ARGUMENT, LK_E_UNSUPPORTED.
     virtual lk_status check_queue(const lk_queue *queue) const = 0;
     // Where the tensor's first element is, as this device reaches it, for `bytes` from there on.

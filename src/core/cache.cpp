@@ -20,10 +20,13 @@ namespace {
 constexpr uint32_t kMaxSequences = 65536;
 constexpr uint32_t kMaxStepTokens = 1048576;
 constexpr uint64_t kMaxSlabBytes = uint64_t{1} << 40;
+constexpr size_t kOldestDesc = offsetof(lk_cache_desc, state_bytes);
+constexpr size_t kOldestStats = offsetof(lk_cache_stats, state_bytes);
 
 void set_defaults(lk_cache_desc *desc) {
     desc->max_sequences = 1;
     desc->max_step_tokens = 512;
+    desc->state_interval_tokens = 64;
 }
 
 lk_status check_desc(const lk_cache_desc &desc) {
@@ -58,9 +61,10 @@ lk_status reserve_work(lk_cache *cache) {
     const bool fits =
         cache->sequences.list.reserve(n_sequences) && cache->step.sequences.reserve(n_sequences) &&
         cache->step.views.reserve(n_sequences) &&
-        cache->step.parents.reserve(cache->desc.max_step_tokens) && cache->work.reserve(ranks) &&
+        cache->step.parents.reserve(cache->desc.max_step_tokens) &&
+        cache->step.reaches.reserve(cache->desc.max_step_tokens) && cache->work.reserve(ranks) &&
         (!has_ladder(cache->plan.model) || cache->shrinking.reserve(cache->formats.table.size())) &&
-        (!ranks || cache->stat_queue.reserve(kBatch)) &&
+        (!ranks || cache->stat_queue.reserve(kBatch)) && cache->states.reserve(n_sequences) &&
         cache->step.layers.resize(cache->formats.layers.size());
     return fits ? LK_OK : fail(LK_E_NOMEM, "no memory for the lists of a cache");
 }
@@ -99,6 +103,9 @@ lk_status fill_cache(lk_cache *cache, const Array<lk_layer> &layers, const Plan 
     if (!status)
         status = check_support(*cache);
     if (!status)
+        status = open_states(cache->desc, &cache->states);
+    cache->desc.state_bytes = nullptr;  // the caller's
+    if (!status)
         status = reserve_work(cache);
     if (!status)
         status = take_workspace(cache);
@@ -115,6 +122,7 @@ void free_cache(lk_cache *cache) {
         free_sequence(cache, sequence);
     if (cache->device)
         context->backend->cache_close(cache->device);
+    close_states(cache);
     if (cache->step.workspace.address)
         context->backend->slab_destroy(cache->step.workspace);
     destroy(context->allocator, cache);
@@ -123,8 +131,7 @@ void free_cache(lk_cache *cache) {
 lk_status create_cache(lk_context *context, const lk_geometry *geometry, const lk_plan *plan,
                        const lk_cache_desc *from, lk_cache **out) {
     lk_cache_desc desc{};
-    set_defaults(&desc);
-    LK_TRY(import_struct(&desc, sizeof desc, sizeof desc, from, "cache_desc"));
+    LK_TRY(import_cache_desc(from, &desc));
     LK_TRY(check_desc(desc));
     if (!desc.max_budget_bytes)
         desc.max_budget_bytes = desc.budget_bytes;
@@ -152,6 +159,12 @@ lk_status create_cache(lk_context *context, const lk_geometry *geometry, const l
 
 }  // namespace
 
+lk_status import_cache_desc(const lk_cache_desc *from, lk_cache_desc *out) {
+    *out = {};
+    set_defaults(out);
+    return import_struct(out, sizeof *out, kOldestDesc, from, "cache_desc");
+}
+
 lk_status enter_cache(const lk_cache &cache) {
     const uint32_t generation = cache.context->generation.load(std::memory_order_acquire);
     if (cache.generation.load(std::memory_order_acquire) != generation) {
@@ -176,7 +189,8 @@ void publish(lk_cache *cache) {
     stats.n_sequences = static_cast<uint32_t>(cache->sequences.size());
     stats.budget_bytes = cache->ledger.limit_bytes;
     stats.reserved_bytes = cache->ledger.used_bytes();
-    stats.table_bytes = cache->ledger.table_bytes - stats.workspace_bytes;
+    stats.state_bytes = cache->states.used_bytes;
+    stats.table_bytes = cache->ledger.table_bytes - stats.workspace_bytes - stats.state_bytes;
     stats.free_bytes = cache->slots.slab_bytes() - cache->slots.slot_bytes();
     stats.fragmented_bytes = cache->ledger.extent_bytes - cache->slots.slot_bytes();
     stats.device_bytes = cache->device->fixed_bytes();
@@ -186,15 +200,13 @@ void publish(lk_cache *cache) {
 }  // namespace lk
 
 extern "C" lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes) {
-    const lk_status status =
-        lk::init_struct(desc, struct_bytes, sizeof(lk_cache_desc), "cache_desc");
-    if (!status)
-        lk::set_defaults(desc);
-    return status;
+    lk_cache_desc defaults{};
+    lk::set_defaults(&defaults);
+    return lk::init_with(desc, struct_bytes, lk::kOldestDesc, defaults, "cache_desc");
 }
 
 extern "C" lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes) {
-    return lk::init_struct(stats, struct_bytes, sizeof(lk_cache_stats), "cache_stats");
+    return lk::init_struct(stats, struct_bytes, lk::kOldestStats, "cache_stats");
 }
 
 extern "C" lk_status lk_cache_create(lk_context *context, const lk_geometry *geometry,
@@ -231,7 +243,7 @@ extern "C" lk_status lk_cache_get_stats(const lk_cache *cache, lk_cache_stats *s
         lk::DataReport report{};
         cache->device->report(&report);
         now.values_saturated = report.n_saturated;
-        return lk::export_struct(stats, &now, sizeof now, sizeof now, "stats");
+        return lk::export_struct(stats, &now, sizeof now, lk::kOldestStats, "stats");
     });
 }
 

@@ -13,6 +13,7 @@
 #include "core/pages/shrink.h"
 #include "core/pages/work_queues.h"
 #include "core/sequence/sequence.h"
+#include "core/state/states.h"
 #include "core/step/query_stats.h"
 #include "core/step/step.h"
 
@@ -28,6 +29,7 @@ struct lk_cache {
           block_slots(owner->allocator),
           layer_budgets(owner->allocator),
           sequences(owner->allocator),
+          states(owner->allocator),
           step(owner->allocator),
           work(owner->allocator),
           shrinking(owner->allocator),
@@ -48,6 +50,7 @@ struct lk_cache {
     lk::BlockSlots block_slots;
     lk::LayerBudgets layer_budgets;
     lk::Sequences sequences;
+    lk::States states;
     lk::Step step;
     lk::WorkQueues work;
     lk::ShrinkLists shrinking;
@@ -56,6 +59,9 @@ struct lk_cache {
 };
 
 namespace lk {
+
+// A caller's description over the defaults.
+lk_status import_cache_desc(const lk_cache_desc *from, lk_cache_desc *out);
 
 // Make the statistics of the finished call visible to other threads.
 void publish(lk_cache *cache);

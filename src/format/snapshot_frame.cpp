@@ -22,7 +22,8 @@ constexpr uint32_t kLastDeferral = 2;  // lk_defer at 2
 struct KindName {
     char bytes[5];
 };
-constexpr KindName kKinds[] = {{"MODL"}, {"PLAN"}, {"CLSS"}, {"SEQN"}, {"ROWS"}};
+constexpr KindName kKinds[] = {{"MODL"}, {"PLAN"}, {"CLSS"}, {"SEQN"},
+                               {"ROWS"}, {"STSZ"}, {"VERS"}, {"STAT"}};
 
 const char *kind_name(ChunkKind kind) { return kKinds[static_cast<int>(kind)].bytes; }
 
@@ -46,8 +47,12 @@ bool is_zero(const uint8_t *bytes, size_t n) {
 }
 
 lk_status check_counts(const SnapshotHeader &h, uint64_t known_bytes) {
-    if (!is_zero(h.reserved, sizeof h.reserved))
+    if (!is_zero(h.reserved, sizeof h.reserved) || h.padding)
         return fail(LK_E_CORRUPT, "snapshot: reserved bytes of the header are set");
+    const bool has_states = h.version > kStatelessVersion;
+    if (has_states != (h.n_states != 0) || h.n_states > kMaxStates || (h.n_versions && !has_states))
+        return fail(LK_E_CORRUPT, "snapshot: version %u with %llu versions of %u states", h.version,
+                    ull{h.n_versions}, h.n_states);
     if (known_bytes && h.total_bytes != known_bytes)
         return fail(LK_E_CORRUPT, "snapshot: %llu bytes, its header says %llu", ull{known_bytes},
                     ull{h.total_bytes});
@@ -132,7 +137,7 @@ lk_status check_chunks(uint16_t version, const SequencePart &part, const Allocat
 
 void seal_header(SnapshotHeader *header) {
     std::memcpy(header->magic, kMagic, sizeof kMagic);
-    header->version = kSnapshotVersion;
+    header->version = header->n_states ? kSnapshotVersion : kStatelessVersion;
     header->header_bytes = sizeof *header;
     header->header_hash = hash_header(*header);
 }
@@ -278,6 +283,48 @@ lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
     out->assigned = body + n_bytes - record.n_chunks;
     out->order = out->assigned - uint64_t{record.n_chunks} * sizeof(uint32_t);
     return check_chunks(version, *out, allocator);
+}
+
+lk_status read_state_sizes(const uint8_t *body, uint64_t n_bytes, uint32_t n_states,
+                           Array<uint64_t> *out, uint64_t *total_bytes) {
+    if (n_bytes != uint64_t{n_states} * sizeof(uint64_t))
+        return fail(LK_E_CORRUPT, "snapshot: sizes of %u states in %llu bytes", n_states,
+                    ull{n_bytes});
+    if (!out->resize(n_states))
+        return fail(LK_E_NOMEM, "no memory for the sizes of %u states", n_states);
+    std::memcpy(out->data(), body, n_bytes);
+    *total_bytes = 0;
+    for (uint32_t i = 0; i < n_states; ++i) {
+        const uint64_t bytes = (*out)[i];
+        if (!bytes || bytes % 16 || bytes > kMaxStateBytes - *total_bytes)
+            return fail(LK_E_CORRUPT, "snapshot: state %u of a sequence has %llu bytes", i,
+                        ull{bytes});
+        *total_bytes += bytes;
+    }
+    return LK_OK;
+}
+
+lk_status read_versions(const uint8_t *body, uint64_t n_bytes, uint64_t n_tokens,
+                        Array<VersionRecord> *out) {
+    const uint64_t n = n_bytes / sizeof(VersionRecord);
+    if (n_bytes % sizeof(VersionRecord) || n > kMaxVersions || (n != 0) != (n_tokens != 0))
+        return fail(LK_E_CORRUPT, "snapshot: versions of states of %llu tokens in %llu bytes",
+                    ull{n_tokens}, ull{n_bytes});
+    if (!out->resize(n))
+        return fail(LK_E_NOMEM, "no memory for a list of %llu versions", ull{n});
+    if (n)
+        std::memcpy(out->data(), body, n_bytes);
+    uint64_t before = 0;
+    for (const VersionRecord &version : *out) {
+        if (version.n_tokens <= before || version.n_tokens > n_tokens)
+            return fail(LK_E_CORRUPT, "snapshot: a version of states after %llu of %llu tokens",
+                        ull{version.n_tokens}, ull{n_tokens});
+        before = version.n_tokens;
+    }
+    return before == n_tokens
+               ? LK_OK
+               : fail(LK_E_CORRUPT, "snapshot: %llu tokens have states up to token %llu",
+                      ull{n_tokens}, ull{before});
 }
 
 EntryRecord BlockPart::entry(uint32_t i) const {

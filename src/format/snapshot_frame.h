@@ -11,14 +11,18 @@
 
 namespace lk {
 
-constexpr uint16_t kSnapshotVersion = 2;       // that is written
+constexpr uint16_t kSnapshotVersion = 3;       // that is written where there are recurrent states
+constexpr uint16_t kStatelessVersion = 2;      // that is written where there are none
 constexpr uint16_t kFirstSnapshotVersion = 1;  // that is read
 constexpr uint32_t kMaxFingerprintBytes = 256;
 constexpr uint64_t kMaxPlanText = 64u << 20;  // as lk_plan_from_json()
 constexpr uint64_t kMaxPartBytes = 1u << 20;  // body of a chunk of blocks
 constexpr uint32_t kMaxSnapshotSequences = 65536;
 constexpr uint32_t kMaxFileFormats = 65535;
-constexpr uint16_t kAbsentPage = 0xffff;  // instead of a format: the page is not kept
+constexpr uint32_t kMaxStates = 4096;
+constexpr uint64_t kMaxStateBytes = uint64_t{1} << 40;  // of all states of a sequence
+constexpr uint32_t kMaxVersions = 4097;                 // of a sequence
+constexpr uint16_t kAbsentPage = 0xffff;                // instead of a format: the page is not kept
 
 struct SnapshotHeader {
     char magic[4];
@@ -35,7 +39,10 @@ struct SnapshotHeader {
     uint32_t page_tokens;
     uint32_t sink_tokens;
     uint32_t fingerprint_bytes;
-    uint8_t reserved[48];
+    uint32_t n_states;  // of a sequence; from here on 0 before version 3
+    uint32_t padding;   // 0
+    uint64_t n_versions;
+    uint8_t reserved[32];
     uint64_t header_hash;
 };
 static_assert(sizeof(SnapshotHeader) == 128, "the table of docs/FORMAT.md");
@@ -49,7 +56,7 @@ struct ChunkHeader {
 };
 static_assert(sizeof(ChunkHeader) == 32, "the table of docs/FORMAT.md");
 
-enum class ChunkKind { kModel, kPlan, kClasses, kSequence, kRows };
+enum class ChunkKind { kModel, kPlan, kClasses, kSequence, kRows, kStateSizes, kVersions, kStates };
 
 struct FormatRecord {
     LayoutRecord layout;
@@ -95,6 +102,17 @@ struct BlockRecord {
 static_assert(sizeof(BlockRecord) == 40, "the table of docs/FORMAT.md");
 constexpr uint64_t kBlockRecordBytes1 = 32;  // of version 1
 
+// A version of the recurrent states of a sequence.
+struct VersionRecord {
+    uint64_t n_tokens;  // that it is after
+    uint64_t number;    // in the snapshot
+};
+// Bytes of a version, whose states follow each other.
+struct StateRecord {
+    uint64_t number;  // of the version
+    uint64_t first_byte;
+};
+
 struct EntryRecord {
     uint16_t key_format;
     uint16_t value_format;
@@ -106,7 +124,7 @@ struct FileFormat {
     const uint8_t *permutation;  // [head_dim] stored channel -> channel, null for none
 };
 
-// Fill in magic, sizes and hash.
+// Fill in magic, version, sizes and hash.
 void seal_header(SnapshotHeader *header);
 // LK_E_CORRUPT, or LK_E_MISMATCH for another version. known_bytes: of the whole, 0 = unknown.
 lk_status read_header(const uint8_t *bytes, uint64_t known_bytes, SnapshotHeader *out);
@@ -141,6 +159,13 @@ struct SequencePart {
 uint64_t sequence_bytes(const SequenceRecord &record);
 lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
                         const Allocator &allocator, SequencePart *out);
+
+// The bytes of a sequence's states and their sum; *out is cleared first.
+lk_status read_state_sizes(const uint8_t *body, uint64_t n_bytes, uint32_t n_states,
+                           Array<uint64_t> *out, uint64_t *total_bytes);
+// The versions of a sequence of n_tokens tokens; *out is cleared first.
+lk_status read_versions(const uint8_t *body, uint64_t n_bytes, uint64_t n_tokens,
+                        Array<VersionRecord> *out);
 
 // Entries of one block: their pages follow each other, key payload, key metadata, value
 // payload, value metadata.

@@ -191,7 +191,7 @@ OFFSET(lk_auto, budget_tokens, 32);
 OFFSET(lk_auto, budget_sequences, 40);
 OFFSET(lk_auto, budget_step_tokens, 44);
 
-SIZE(lk_cache_desc, 64);
+SIZE(lk_cache_desc, 88);
 OFFSET(lk_cache_desc, size, 0);
 OFFSET(lk_cache_desc, max_sequences, 4);
 OFFSET(lk_cache_desc, max_step_tokens, 8);
@@ -202,6 +202,11 @@ OFFSET(lk_cache_desc, max_budget_bytes, 32);
 OFFSET(lk_cache_desc, sequence_limit_bytes, 40);
 OFFSET(lk_cache_desc, pressure, 48);
 OFFSET(lk_cache_desc, pressure_user, 56);
+OFFSET(lk_cache_desc, state_bytes, 64);
+OFFSET(lk_cache_desc, n_states, 72);
+OFFSET(lk_cache_desc, state_versions, 76);
+OFFSET(lk_cache_desc, state_interval_tokens, 80);
+OFFSET(lk_cache_desc, reserved, 84);
 
 SIZE(lk_pressure, 48);
 OFFSET(lk_pressure, size, 0);
@@ -213,7 +218,7 @@ OFFSET(lk_pressure, ids, 32);
 OFFSET(lk_pressure, n_ids, 40);
 OFFSET(lk_pressure, reserved, 44);
 
-SIZE(lk_cache_stats, 200);
+SIZE(lk_cache_stats, 208);
 OFFSET(lk_cache_stats, size, 0);
 OFFSET(lk_cache_stats, n_sequences, 4);
 OFFSET(lk_cache_stats, n_tokens, 8);
@@ -235,6 +240,7 @@ OFFSET(lk_cache_stats, pages_shrunk, 128);
 OFFSET(lk_cache_stats, sequences_evicted, 136);
 OFFSET(lk_cache_stats, fragmented_bytes, 144);
 OFFSET(lk_cache_stats, plane_bytes, 152);
+OFFSET(lk_cache_stats, state_bytes, 200);
 
 SIZE(lk_device_info, 288);
 OFFSET(lk_device_info, size, 0);
@@ -300,7 +306,7 @@ OFFSET(lk_snapshot_desc, fingerprint, 8);
 OFFSET(lk_snapshot_desc, progress, 16);
 OFFSET(lk_snapshot_desc, progress_user, 24);
 
-SIZE(lk_snapshot_info, 320);
+SIZE(lk_snapshot_info, 344);
 OFFSET(lk_snapshot_info, size, 0);
 OFFSET(lk_snapshot_info, version, 4);
 OFFSET(lk_snapshot_info, n_sequences, 8);
@@ -313,6 +319,18 @@ OFFSET(lk_snapshot_info, plan_hash, 48);
 OFFSET(lk_snapshot_info, fingerprint_bytes, 56);
 OFFSET(lk_snapshot_info, fingerprint, 60);
 OFFSET(lk_snapshot_info, reserved, 316);
+OFFSET(lk_snapshot_info, n_state_versions, 320);
+OFFSET(lk_snapshot_info, version_bytes, 328);
+OFFSET(lk_snapshot_info, n_states, 336);
+OFFSET(lk_snapshot_info, reserved2, 340);
+
+SIZE(lk_state, 40);
+OFFSET(lk_state, size, 0);
+OFFSET(lk_state, memory, 4);
+OFFSET(lk_state, data, 8);
+OFFSET(lk_state, buffer, 16);
+OFFSET(lk_state, offset_bytes, 24);
+OFFSET(lk_state, bytes, 32);
 
 SIZE(lk_snapshot_sequence, 40);
 OFFSET(lk_snapshot_sequence, size, 0);

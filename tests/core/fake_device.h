@@ -68,6 +68,19 @@ class FakeDevice final : public lk::CacheDevice {
             std::memcpy(reinterpret_cast<void *>(items[i].address), items[i].host, items[i].bytes);
         return LK_OK;
     }
+    lk_status copy(const lk::MemoryCopy *items, uint32_t n_items) override {
+        if (fails_copies)
+            return lk::fail(LK_E_DEVICE, "no copy");
+        n_copies += n_items;
+        for (uint32_t i = 0; i < n_items; ++i) {
+            auto *target = reinterpret_cast<void *>(items[i].target);
+            if (items[i].source)
+                std::memcpy(target, reinterpret_cast<void *>(items[i].source), items[i].bytes);
+            else
+                std::memset(target, 0, items[i].bytes);
+        }
+        return LK_OK;
+    }
     lk_status move(const lk::MoveItem *items, uint32_t n_items) override {
         n_moves += n_items;
         return moves ? moves(items, n_items) : LK_OK;
@@ -96,7 +109,7 @@ class FakeDevice final : public lk::CacheDevice {
     void *handle = nullptr;
     bool capturing = false;
     bool fails_begin = false;
-    bool fails_copies = false;  // downloads and uploads
+    bool fails_copies = false;  // downloads, uploads, copies of memory
     uint32_t n_queues = 0;      // calls that set one, or none
     uint32_t n_chunk_attentions = 0;
     size_t max_blocks = SIZE_MAX;
@@ -106,7 +119,8 @@ class FakeDevice final : public lk::CacheDevice {
     lk::Batch last_begin{};
     uint32_t n_changes = 0;
     uint32_t n_appends = 0;
-    uint32_t n_moves = 0;  // of pages
+    uint32_t n_moves = 0;   // of pages
+    uint32_t n_copies = 0;  // of memory
     uint32_t n_clears = 0;
     lk::DataReport data{};
     // What a test makes of these calls; nothing when it is empty.

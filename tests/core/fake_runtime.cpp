@@ -586,12 +586,15 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
-    const bool is_upload = kind == cudaMemcpyHostToDevice;
-    assert_true(holds(is_upload ? g_device : g_pinned, to, bytes));
-    assert_true(holds(is_upload ? g_pinned : g_device, from, bytes));
+    assert_true(holds(kind == cudaMemcpyDeviceToHost ? g_pinned : g_device, to, bytes));
+    assert_true(holds(kind == cudaMemcpyHostToDevice ? g_pinned : g_device, from, bytes));
     assert_false(g_is_capturing);
-    ++g_counts.n_copies;
-    g_counts.copied_bytes += bytes;
+    if (kind == cudaMemcpyDeviceToDevice) {
+        ++g_counts.n_state_copies;
+    } else {
+        ++g_counts.n_copies;
+        g_counts.copied_bytes += bytes;
+    }
     queue([=] { std::memcpy(to, from, bytes); });
     return cudaSuccess;
 }

@@ -12,6 +12,7 @@ struct FakeCounts {
     uint64_t n_allocations;
     uint64_t n_copies;
     uint64_t copied_bytes;
+    uint64_t n_state_copies;  // from device memory to device memory
     uint64_t n_decodes;
     uint64_t n_tiles;
     uint64_t n_long_steps;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/cache.h"
+#include "cuda_states.h"
 #include "fake_runtime.h"
 #include "suite.h"
 
@@ -613,6 +614,7 @@ int main() {
         cmocka_unit_test(test_replay),      cmocka_unit_test(test_steady_step),
         cmocka_unit_test(test_faults),      cmocka_unit_test(test_fault_names_its_token),
         cmocka_unit_test(test_refusals),    cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_states),      cmocka_unit_test(test_state_copies),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

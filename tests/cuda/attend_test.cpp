@@ -49,6 +49,7 @@ void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
+void spans_match_reference(void **) { check_shapes(span_cases()); }
 void short_pages_match_reference(void **) { check_shapes(short_page_cases()); }
 void long_steps_match_reference(void **) { check_shapes(long_cases()); }
 
@@ -75,6 +76,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
+        cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(short_pages_match_reference),
         cmocka_unit_test(long_steps_match_reference),
         cmocka_unit_test(attention_matches_reference),

@@ -240,7 +240,7 @@ void snapshot(std::vector<uint8_t> *bytes, Random *random) {
         bytes->erase(bytes->begin() + static_cast<ptrdiff_t>(chunks[i]),
                      bytes->begin() + static_cast<ptrdiff_t>(end));
     else if (kind == 3)
-        change_field(8, 76, bytes, random);
+        change_field(8, 88, bytes, random);
     else if (chunks.size() > 1)
         change_field(body, std::min(end, body + 96), bytes, random);
     if (kind != 3)

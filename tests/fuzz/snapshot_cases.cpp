@@ -17,6 +17,19 @@ float number(uint32_t kind, uint32_t layer, uint32_t head, uint64_t position, ui
     return static_cast<float>(static_cast<int32_t>(mixed * 2246822519u >> 21) - 1024) / 1024.0f;
 }
 
+constexpr uint64_t kStateBytes[] = {16, 48};
+constexpr uint32_t kStates = 2;
+
+// What tests/second_opinion/snapshot.py knows of states after n tokens.
+void write_states(lk_cache *cache, uint64_t n_tokens) {
+    for (uint32_t s = 0; s < kStates; ++s) {
+        std::vector<uint8_t> bytes(kStateBytes[s]);
+        for (size_t b = 0; b < bytes.size(); ++b)
+            bytes[b] = static_cast<uint8_t>(n_tokens * 31 + s * 7 + b);
+        require(lk_step_write_state(cache, 0, s, bytes.data(), bytes.size()) == LK_OK);
+    }
+}
+
 lk_tensor tensor(std::vector<float> *data, uint32_t n_heads, uint32_t head_dim) {
     lk_tensor made;
     require(lk_tensor_init(&made, sizeof made) == LK_OK);
@@ -116,6 +129,8 @@ void add_chunks(lk_plan *plan) {
     require(lk_plan_set_recent(plan, 16, 0) == LK_OK);
 }
 
+void keep_exact(lk_plan *plan) { require(lk_plan_set_recent(plan, 0, 0) == LK_OK); }
+
 }  // namespace
 
 SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) : which_(which) {
@@ -131,8 +146,8 @@ SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) : which_(which) 
     geometry_.layers = layers_;
     require(lk_plan_preset("fp16", &geometry_, &plan_) == LK_OK);
     require(lk_plan_set_pages(plan_, 32) == LK_OK);
-    constexpr void (*kPlans[kSnapshotCases])(lk_plan *) = {boost_by_queries, mix_widths,
-                                                           add_chunks};
+    constexpr void (*kPlans[kSnapshotCases])(lk_plan *) = {boost_by_queries, mix_widths, add_chunks,
+                                                           keep_exact};
     kPlans[which](plan_);
     lk_cache_desc desc;
     require(lk_cache_desc_init(&desc, sizeof desc) == LK_OK);
@@ -140,6 +155,10 @@ SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) : which_(which) 
     desc.max_step_tokens = 128;
     desc.budget_bytes = kCaseBudget;
     desc.slab_bytes = 1u << 20;
+    desc.state_bytes = kStateBytes;
+    desc.n_states = which == 3 ? kStates : 0;
+    desc.state_versions = 2;
+    desc.state_interval_tokens = 24;
     require(lk_cache_create(context, &geometry_, plan_, &desc, &cache_) == LK_OK);
 }
 
@@ -157,6 +176,8 @@ bool SnapshotCase::append(lk_sequence id, uint32_t n, uint32_t chunk) {
             return false;
         for (uint32_t l = 0; l < geometry_.n_layers; ++l)
             require(run_layer(cache_, l, layers_[l], position, part) == LK_OK);
+        if (which_ == 3)
+            write_states(cache_, position + part);
         require(lk_step_commit(cache_, nullptr) == LK_OK);
         done += part;
         position += part;

@@ -120,6 +120,7 @@ void check_shapes(const std::vector<Case> &cases) {
 void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
+void spans_match_reference(void **) { check_shapes(span_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
 void short_pages_match_reference(void **) { check_shapes(every_case(short_page_cases(), 3)); }
 
@@ -168,6 +169,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
+        cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
         cmocka_unit_test(short_pages_match_reference),
         cmocka_unit_test(attention_matches_reference),

@@ -370,6 +370,42 @@ std::vector<Case> long_cases() {
     return all;
 }
 
+std::vector<Case> span_cases() {
+    std::vector<Case> all;
+    uint32_t turns[8] = {};
+    for (const uint32_t head_dim : {128u, 64u, 80u, 256u, 32u})
+        for (const uint32_t n_new : {2u, 17u, 64u, 65u, 200u, 330u}) {
+            Case c;
+            c.head_dim = head_dim;
+            c.n_new = n_new;
+            c.spans = next_of({7, 64, 150}, turns);
+            c.group = next_of({4, 1, 8, 5, 16}, turns + 1);
+            c.key_bits = next_of({2, 4, 16, 8}, turns + 2);
+            c.value_bits = c.key_bits == 16 ? 16 : next_of({2, 4, 1}, turns + 3);
+            c.boosted = c.key_bits == 2 ? 16 : 0;
+            c.window = next_of({0, 150, 0, 170, 400}, turns + 4);
+            c.window_sinks = c.window ? 4 : 0;
+            c.n_sequences = next_of({1, 3}, turns + 5);
+            c.tail_tokens = next_of({5, 0, 131}, turns + 6);
+            c.sinks = next_of({0, 0, 1}, turns + 7);
+            c.n_kv_heads = n_new > LK_DRAFT_TOKENS ? 1 : 2;
+            all.push_back(c);
+        }
+    // Of as many columns as CUDA takes packed pages apart for.
+    for (const uint32_t head_dim : {128u, 64u}) {
+        Case c = all.front();
+        c.head_dim = head_dim;
+        c.n_kv_heads = 1;
+        c.group = 8;
+        c.n_new = 300;
+        c.spans = 200;
+        c.window = head_dim == 64 ? 220 : 0;
+        c.packed_pages = 5;
+        all.push_back(c);
+    }
+    return all;
+}
+
 std::vector<Case> mixed_cases() {
     std::vector<Case> all;
     uint32_t turn = 0;

@@ -44,6 +44,7 @@ struct Case {
     uint32_t centers = 0;  // the pages hold keys less their centers
     uint32_t scales = 0;   // and divided by their scales
     uint32_t tree = 0;
+    uint32_t spans = 0;  // new tokens that see each other both ways, up to so many
     lk_dtype dtype = LK_F32;
     uint32_t n_sequences = 1;
     uint32_t spread = 0;  // tensors with odd strides that begin at an odd element
@@ -86,6 +87,7 @@ struct SceneBlock {
 struct SceneSequence {
     std::vector<SceneBlock> blocks;
     std::vector<int32_t> parent;  // [n_new], or empty
+    std::vector<uint32_t> reach;  // [n_new], or empty
     uint64_t n_history;
     uint32_t n_new;
     uint32_t first_new;
@@ -135,6 +137,7 @@ class Scene {
     Case other_pages() const;
     void make_formats();
     void make_sequence(uint32_t index);
+    void add_spans(SceneSequence *sequence);
     void add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used);
     uint16_t key_format(uint32_t block, uint32_t head, uint32_t tokens, bool packed) const;
     ScenePage make_page(uint16_t page_format, uint32_t used);

@@ -120,7 +120,8 @@ bool PlacedScene::open_cache() {
         const auto n_blocks = static_cast<uint32_t>(pointers_[i].size());
         batch_.push_back({pointers_[i].data(), n_blocks, n_blocks, i + 1, sequence.n_history,
                           sequence.n_new, sequence.first_new, sequence.is_draft() ? 1 : 0,
-                          sequence.parent.empty() ? nullptr : sequence.parent.data()});
+                          sequence.parent.empty() ? nullptr : sequence.parent.data(),
+                          sequence.reach.empty() ? nullptr : sequence.reach.data()});
     }
     return cache_->begin({batch_.data(), layout_.max_sequences, scene_.n_tokens()}) == LK_OK;
 }

@@ -23,7 +23,8 @@ std::string describe(const Case &c) {
                   c.window_sinks, static_cast<double>(c.soft_cap), c.sinks, c.centers, c.scales,
                   c.tree, c.dtype, c.n_sequences, c.spread, c.has_lse);
     return text + std::string(c.ordered ? " ordered" : "") + (c.stepped ? " stepped" : "") +
-           (c.wider ? " wider" : "") + (c.mixed ? " mixed" : "");
+           (c.wider ? " wider" : "") + (c.mixed ? " mixed" : "") +
+           (c.spans ? " spans " + std::to_string(c.spans) : "");
 }
 
 PageLayout packed_shape(const Case &c, Side side) {
@@ -264,7 +265,23 @@ void Scene::make_sequence(uint32_t index) {
     }
     for (uint32_t i = 0; case_.tree && i < sequence.n_new; ++i)
         sequence.parent.push_back(static_cast<int32_t>(next() % (i + 1)) - 1);
+    if (case_.spans)
+        add_spans(&sequence);
     n_tokens_ += sequence.n_new;
+}
+
+// Spans and single tokens by turns; the middle one of three sequences has none.
+void Scene::add_spans(SceneSequence *sequence) {
+    if (sequence->first_new && sequence - sequences_.data() == 1)
+        return;
+    for (uint32_t i = 0; i < sequence->n_new; ++i)
+        sequence->reach.push_back(i);
+    for (uint32_t i = static_cast<uint32_t>(next() % 3); i < sequence->n_new;) {
+        const uint32_t n = 1 + static_cast<uint32_t>(next() % case_.spans);
+        const uint32_t end = std::min(i + n, sequence->n_new);
+        std::fill(sequence->reach.begin() + i, sequence->reach.begin() + end, end - 1);
+        i = end + static_cast<uint32_t>(next() % 5);
+    }
 }
 
 void Scene::make_queries() {

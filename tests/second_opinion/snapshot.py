@@ -1,8 +1,8 @@
 """A reader of snapshots written from docs/FORMAT.md, section 16, and docs/PLAN.md alone.
 
 snapshot.py FILE...            what each file holds
-snapshot.py --golden FILE...   the files are of tests/fuzz/make_snapshots.cpp: see that every key, value
-                               and sum is what was appended, and that damaged copies are refused
+snapshot.py --golden FILE...   the files are of tests/fuzz/make_snapshots.cpp: see that every key, value,
+                               sum and state is what was appended, and that damaged copies are refused
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 from decode import Page, Refused, Shape, check_permutation, pair_index
 from xxh3 import xxh3_64
 
-HEADER = struct.Struct('<4sHHQQQQQIIIIII48sQ')
+HEADER = struct.Struct('<4sHHQQQQQIIIIIIIIQ32sQ')
 CHUNK = struct.Struct('<4sIQQQ')
 SHAPE = struct.Struct('<BBBBHHHH6HII')
 SEQUENCE = struct.Struct('<QQIIIIII')
@@ -112,10 +112,12 @@ class Snapshot:
         self.data, self.at, self.n_chunks = data, HEADER.size, 0
         need(len(data) >= HEADER.size, 'shorter than a header')
         f = HEADER.unpack_from(data)
-        need(f[0] == b'LKSN' and f[1] in (1, 2) and f[2] == HEADER.size, 'another format or version')
+        need(f[0] == b'LKSN' and f[1] in (1, 2, 3) and f[2] == HEADER.size, 'another format or version')
         self.version = f[1]
-        need(f[15] == xxh3_64(data[:120] + bytes(8)), 'header hash')
-        need(f[14] == bytes(48) and f[3] == len(data), 'reserved bytes or length')
+        need(f[18] == xxh3_64(data[:120] + bytes(8)), 'header hash')
+        need(f[17] == bytes(32) and not f[15] and f[3] == len(data), 'reserved bytes or length')
+        n_states, n_versions = f[14], f[16]
+        need(n_states <= 4096 and (n_states > 0) == (self.version > 2) and (n_states or not n_versions), 'states')
         self.n_tokens, self.n_blocks, n_sequences, n_formats, self.n_entries = f[6:11]
         need(f[13] <= 256, 'a long fingerprint')
         self.fingerprint = self.chunk(b'MODL', f[13])
@@ -126,9 +128,11 @@ class Snapshot:
         need((len(plan.entries), plan.page, plan.sinks) == (self.n_entries, f[11], f[12]),
              'a header that is not the plan\'s')
         self.formats = self.read_formats(self.chunk(b'CLSS'), n_formats)
-        self.blocks = []
+        self.state_bytes = self.read_state_sizes(n_states) if n_states else []
+        self.blocks, self.versions = [], []
         self.sequences = [self.read_sequence() for _ in range(n_sequences)]
         need(self.at == len(data) and len(self.blocks) == self.n_blocks, 'bytes or blocks left over')
+        need(len(self.versions) == n_versions, 'versions left over')
         need(sum(s.n_tokens for s in self.sequences) == self.n_tokens, 'another number of tokens')
 
     def chunk(self, kind, wanted=None):
@@ -159,6 +163,35 @@ class Snapshot:
         need(at == len(body), 'bytes after the formats')
         return formats
 
+    def read_state_sizes(self, n):
+        sizes = np.frombuffer(self.chunk(b'STSZ', 8 * n), '<u8').tolist()
+        need(all(size and size % 16 == 0 for size in sizes) and sum(sizes) <= 1 << 40, 'the size of a state')
+        return sizes
+
+    def read_versions(self, n_tokens):
+        """(tokens, number) of a sequence's versions of its states, and the bytes of the new ones."""
+        body = self.chunk(b'VERS')
+        need(len(body) % 16 == 0 and len(body) <= 16 * 4097, 'length of the versions')
+        versions = np.frombuffer(body, '<u8').reshape(-1, 2).tolist()
+        tokens = [0] + [after for after, _ in versions]
+        need(tokens[-1] == n_tokens and all(a < b for a, b in zip(tokens, tokens[1:])), 'order of versions')
+        for after, number in versions:
+            need(number <= len(self.versions), 'a version before it comes')
+            if number == len(self.versions):
+                self.versions.append((after, self.read_states(number)))
+            need(self.versions[number][0] == after, 'a version after other tokens')
+        return versions
+
+    def read_states(self, number):
+        out, total = b'', sum(self.state_bytes)
+        while len(out) < total:
+            body = self.chunk(b'STAT')
+            need(16 < len(body) <= 1 << 20 and len(body) % 16 == 0, 'length of states')
+            need(struct.unpack_from('<QQ', body) == (number, len(out)), 'bytes of another version')
+            out += body[16:]
+        need(len(out) == total, 'bytes after the states')
+        return out
+
     def read_sequence(self):
         body = self.chunk(b'SEQN')
         need(len(body) >= SEQUENCE.size, 'a short sequence')
@@ -180,6 +213,7 @@ class Snapshot:
             at, last = at + 16 + 8 * n_channels, block
         if flags & 2:
             out.read_chunks(body[at:], n_chunks, self.plan)
+        out.versions = self.read_versions(out.n_tokens) if self.state_bytes else []
         positions = out.positions(self.plan)
         numbers = [first + i for first, n in runs for i in range(n)]
         need(len(numbers) == self.plan.n_blocks(out.n_tokens), 'blocks that are not the tokens\'')
@@ -196,7 +230,7 @@ class Snapshot:
         return out
 
     def read_block(self, number, first, n_tokens):
-        block, record = Block(number, first, n_tokens), ROWS[self.version]
+        block, record = Block(number, first, n_tokens), ROWS[min(self.version, 2)]
         while len(block.pages) < self.n_entries:
             body = self.chunk(b'ROWS')
             need(record.size <= len(body) <= 1 << 20, 'length of a run of entries')
@@ -287,6 +321,15 @@ def wrong_sums(snapshot):
             yield f'sequence {sequence.id}: sums of queries'
 
 
+def wrong_states(snapshot):
+    """Versions of states that are not those that were written."""
+    for number, (n_tokens, states) in enumerate(snapshot.versions):
+        wanted = b''.join(bytes((n_tokens * 31 + s * 7 + b) & 255 for b in range(size))
+                          for s, size in enumerate(snapshot.state_bytes))
+        if states != wanted:
+            yield f'version {number} after {n_tokens} tokens'
+
+
 def heads_of(plan):
     return [head for layer in plan['layers'] for _ in range(layer.get('count', 1))
             for head in layer['heads'] for _ in range(head.get('count', 1))]
@@ -314,6 +357,8 @@ def describe(path, snapshot):
              f'{snapshot.n_blocks} blocks, plan {snapshot.plan.json["name"]}']
     for s in snapshot.sequences:
         lines.append(f'  sequence {s.id}: {s.n_tokens} tokens, blocks {[block.number for block in s.blocks]}')
+        if s.versions:
+            lines.append(f'    versions after {[after for after, _ in s.versions]} tokens')
         if s.order is not None:
             lines.append(f'    chunks {s.order.tolist()} of classes {s.assigned.tolist()}')
     return '\n'.join(lines)
@@ -332,7 +377,7 @@ def main():
         print(describe(path, snapshot))
         if args.golden:
             faults += [f'{path}: {fault}' for fault in (*wrong_values(snapshot), *wrong_sums(snapshot),
-                                                        *undetected(data))]
+                                                        *wrong_states(snapshot), *undetected(data))]
     print('\n'.join(faults + [f'{len(args.files)} files, {len(faults)} faults']))
     return bool(faults)
 

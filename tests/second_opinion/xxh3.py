@@ -1,4 +1,4 @@
-"""XXH3-64 with seed 0 of no bytes and of more than 16: what page files and snapshots hash.
+"""XXH3-64 with seed 0 of no bytes and of more than 8: what page files and snapshots hash.
 
 After the specification of xxHash (doc/xxhash_spec.md of its project).
 """
@@ -38,6 +38,13 @@ def mix16(data, at, secret):
     low, high = u64(data, at, 2)
     s_low, s_high = u64(SECRET, secret, 2)
     return fold(low ^ s_low, high ^ s_high)
+
+
+def short(data):
+    n, keys = len(data), u64(SECRET, 24, 4)
+    low, high = u64(data, 0)[0] ^ keys[0] ^ keys[1], u64(data, n - 8)[0] ^ keys[2] ^ keys[3]
+    swapped = int.from_bytes(low.to_bytes(8, 'little'), 'big')
+    return avalanche(n + swapped + high + fold(low, high) & MASK)
 
 
 def medium(data):
@@ -82,7 +89,7 @@ def long(data):
 
 def xxh3_64(data):
     n = len(data)
-    assert not 0 < n <= 16
-    if not n:
-        return 0x2D06800538D394C2
+    assert not 0 < n <= 8
+    if n <= 16:
+        return short(data) if n else 0x2D06800538D394C2
     return medium(data) if n <= 128 else large(data) if n <= 240 else long(data)

@@ -70,6 +70,7 @@ Machine::Machine(lk_context *context, const Options &options, Choices *choices, 
     const bool is_scarce = options_.is_full || choices_.one_in(4);
     desc_.budget_bytes = is_scarce && !has_ladder_ ? 2u << 20 : 64u << 20;
     choose_relief();
+    choose_states();
     open_cache();
     ++counts_.caches;
 }
@@ -311,7 +312,7 @@ bool Machine::add() {
     }
     if (!expect_status(status, "add"))
         return false;
-    live_.push_back(std::make_unique<Live>(Live{id, model_->empty(), 0}));
+    live_.push_back(std::make_unique<Live>(Live{id, model_->empty(), 0, {}, 0}));
     return true;
 }
 
@@ -346,7 +347,9 @@ bool Machine::fork() {
     lk_sequence id = 0;
     const lk_status status = lk_sequence_fork(cache_, parent.id, length, &id);
     if (status == LK_E_UNSUPPORTED)
-        return expect(length < most && frees_windowed(), "a fork is refused") && check_lengths();
+        return expect(length < most && (frees_windowed() || newest_state(parent, length) < length),
+                      "a fork is refused") &&
+               check_lengths();
     if (status == LK_E_BUDGET) {
         ++counts_.operations;
         ++counts_.refusals;
@@ -355,16 +358,25 @@ bool Machine::fork() {
     if (!expect_status(status, "fork"))
         return false;
     ++counts_.forks;
-    live_.push_back(std::make_unique<Live>(Live{id, model_->fork(parent.tokens, length), 0}));
+    live_.push_back(std::make_unique<Live>(
+        Live{id, model_->fork(parent.tokens, length), 0, parent.versions, 0}));
+    cut_states(live_.back().get(), length);
     return follow(live_.back().get(), Packs::kNothing);
 }
 
 bool Machine::truncate() {
     Live &live = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
-    const uint64_t length = choices_.below(static_cast<uint32_t>(live.tokens.length) + 1);
-    const lk_status status = lk_sequence_truncate(cache_, live.id, length);
+    uint64_t length = choices_.below(static_cast<uint32_t>(live.tokens.length) + 1);
+    lk_status status = LK_OK;
+    const bool rolls_back = desc_.n_states && choices_.one_in(2);
+    if (rolls_back && !roll_back(&live, length, &length, &status))
+        return false;
+    if (!rolls_back)
+        status = lk_sequence_truncate(cache_, live.id, length);
     if (status == LK_E_UNSUPPORTED)
-        return expect(length < live.tokens.length && frees_windowed(), "a truncation is refused") &&
+        return expect(length < live.tokens.length &&
+                          (frees_windowed() || newest_state(live, length) < length),
+                      "a truncation is refused") &&
                check_lengths();
     if (status == LK_E_BUDGET) {
         ++counts_.operations;
@@ -373,6 +385,7 @@ bool Machine::truncate() {
     }
     ++counts_.truncations;
     model_->truncate(&live.tokens, length);
+    cut_states(&live, length);
     const uint64_t scored = uint64_t{live.scored_chunks} * plan_->model.chunks.tokens;
     const bool is_cut = length < plan_->model.sink_tokens + scored;
     if (is_cut)
@@ -389,6 +402,7 @@ bool Machine::save() {
         if (choices_.one_in(2)) {
             ids.push_back(live->id);
             saved.sequences.push_back(live->tokens);
+            saved.versions.push_back(live->versions);
         }
     if (ids.empty())
         return true;
@@ -424,7 +438,8 @@ bool Machine::load() {
         return false;
     ++counts_.loads;
     for (uint32_t i = 0; i < n; ++i) {
-        live_.push_back(std::make_unique<Live>(Live{ids[i], saved.sequences[i], 0}));
+        live_.push_back(
+            std::make_unique<Live>(Live{ids[i], saved.sequences[i], 0, saved.versions[i], 0}));
         model_->forget(&live_.back()->tokens);
         forget_pending(live_.back().get());
     }
@@ -683,9 +698,13 @@ bool Machine::step() {
         right = right && follow(part.live, Packs::kDue);
     }
     right = right && follow_budgets();
+    for (uint32_t i = 0; right && i < parts.size(); ++i)
+        right = check_states(i, *parts[i].live);
     lk_status status = LK_OK;
     for (uint32_t l = 0; !status && right && l < layers_.size(); ++l)
         status = run_layer(l, n_tokens, &parts, &right);
+    for (uint32_t i = 0; right && i < parts.size(); ++i)
+        right = write_states(i, parts[i].live);
     if (!right)
         return false;
     if (status || choices_.one_in(6)) {
@@ -740,6 +759,8 @@ bool Machine::commit(std::vector<NewTokens> *parts) {
         const std::vector<double> wanted = model_->chunk_scores(
             part.live->tokens, part.fresh, part.fresh.n - 1, part.queries, scored);
         model_->commit(&part.live->tokens, part.fresh, kept[i]);
+        if (!kept[i].empty())
+            grow_states(part.live);
         if ((scored && !check_scores(part.live, wanted)) || !follow(part.live, Packs::kMay))
             return false;
     }

@@ -59,10 +59,17 @@ class Machine {
     std::string describe() const;
 
   private:
+    // Of recurrent states.
+    struct Version {
+        uint64_t n_tokens;
+        uint64_t number;  // 0 is never one
+    };
     struct Live {
         lk_sequence id;
         Sequence tokens;
         uint32_t scored_chunks = 0;
+        std::vector<Version> versions;  // of its states, by tokens; the last is after all of them
+        uint64_t next_number = 0;       // of the version that a commit makes
     };
     // The pages of a sequence with chunks that a call packs: none; some of those that are due; all
     // that are due; any page.
@@ -70,6 +77,7 @@ class Machine {
     struct Saved {
         std::vector<uint8_t> bytes;
         std::vector<Sequence> sequences;
+        std::vector<std::vector<Version>> versions;
     };
     struct NewTokens {
         Live *live;
@@ -91,6 +99,15 @@ class Machine {
     bool check_lengths();
     bool check_budget();
     bool check_memory(const lk_cache_stats &stats);
+
+    // Recurrent states (machine_states.cpp).
+    void choose_states();
+    uint64_t newest_state(const Live &live, uint64_t n_tokens) const;
+    static void cut_states(Live *live, uint64_t n_tokens);
+    bool check_states(uint32_t index, const Live &live);
+    bool write_states(uint32_t index, Live *live);
+    void grow_states(Live *live);
+    bool roll_back(Live *live, uint64_t n_tokens, uint64_t *kept, lk_status *status);
 
     // Chunks (machine_chunks.cpp).
     void choose_chunks();
@@ -153,6 +170,7 @@ class Machine {
     bool has_ladder_ = false;
     std::vector<lk_sequence> spoken_for_;  // of the step, or named by the callback
     uint64_t n_evicted_ = 0;               // by this cache
+    uint64_t next_number_ = 0;             // of versions
 };
 
 }  // namespace stateful

@@ -32,6 +32,7 @@ void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void shared_channels_match_reference(void **) { check_shapes(chanmix_cases()); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
+void spans_match_reference(void **) { check_shapes(span_cases()); }
 
 void attention_matches_reference(void **) {
     VulkanDevice vulkan(g_mask);
@@ -51,6 +52,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(shared_channels_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
+        cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

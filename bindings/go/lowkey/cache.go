@@ -9,6 +9,20 @@ static void lkgo_set_pressure(lk_cache_desc *desc, void *user) {
     desc->pressure = lowkeyGoPressure;
     desc->pressure_user = user;
 }
+
+// Go's memory may not hold a pointer to Go's memory, so C makes the description that does.
+static lk_status lkgo_create(lk_context *context, const lk_geometry *geometry, const lk_plan *plan,
+                             const lk_cache_desc *desc, const uint64_t *state_bytes, lk_cache **out) {
+    lk_cache_desc own = *desc;
+    own.state_bytes = state_bytes;
+    return lk_cache_create(context, geometry, plan, &own, out);
+}
+static lk_status lkgo_state_bytes(const lk_cache_desc *desc, const uint64_t *state_bytes,
+                                  uint32_t n_sequences, uint64_t *bytes) {
+    lk_cache_desc own = *desc;
+    own.state_bytes = state_bytes;
+    return lk_state_bytes(&own, n_sequences, bytes);
+}
 */
 import "C"
 
@@ -27,9 +41,38 @@ type CacheOptions struct {
 	SequenceLimitBytes uint64 // most bytes of pages and tables that only one sequence uses
 	Evict              bool   // on a shortfall, remove the sequence that a step named least recently
 	KeepWindowed       bool   // keep pages that windows have left, so that sequences can be cut at any token
+	States             StateOptions
 	// Pressure is called inside Begin on each shortfall when the ladders have ended. It may not call the
 	// cache; a panic in it counts as a refusal.
 	Pressure func(Pressure) PressureAction
+}
+
+// StateOptions are the recurrent states of each sequence; see lowkey/state.h. The zero value is a cache
+// without states.
+type StateOptions struct {
+	Bytes          []uint64 // of each state, multiples of 16
+	Versions       uint32   // versions of earlier steps that a sequence keeps
+	IntervalTokens uint32   // between kept versions; 0 is 64
+}
+
+func (s StateOptions) fill(desc *C.lk_cache_desc) {
+	desc.n_states = C.uint32_t(len(s.Bytes))
+	desc.state_versions = C.uint32_t(s.Versions)
+	if s.IntervalTokens != 0 {
+		desc.state_interval_tokens = C.uint32_t(s.IntervalTokens)
+	}
+}
+
+// BudgetBytes computes the bytes that the states of sequences take in a cache's budget, at most.
+func (s StateOptions) BudgetBytes(sequences uint32) (uint64, error) {
+	var desc C.lk_cache_desc
+	C.lk_cache_desc_init(&desc, C.sizeof_lk_cache_desc)
+	s.fill(&desc)
+	var bytes C.uint64_t
+	err := call(func() C.lk_status {
+		return C.lkgo_state_bytes(&desc, firstOf[C.uint64_t](s.Bytes), C.uint32_t(sequences), &bytes)
+	})
+	return uint64(bytes), err
 }
 
 // Stats are the contents of a cache in numbers; see lk_cache_stats.
@@ -54,6 +97,7 @@ type Stats struct {
 	Evicted          uint64 // sequences that were removed on a shortfall
 	FragmentedBytes  uint64
 	PlaneBytes       [6]uint64 // codes of all pages at 16, 8, 4, 3, 2 and 1 bits
+	StateBytes       uint64    // recurrent states, those of steps included
 }
 
 // Cache is the key/value cache of one model: many sequences, one plan, one byte budget.
@@ -79,6 +123,7 @@ func (c *Context) NewCache(geometry Geometry, plan *Plan, options CacheOptions) 
 	desc.slab_bytes = C.uint64_t(options.SlabBytes)
 	desc.max_budget_bytes = C.uint64_t(options.MaxBudgetBytes)
 	desc.sequence_limit_bytes = C.uint64_t(options.SequenceLimitBytes)
+	options.States.fill(&desc)
 	if options.Evict {
 		desc.flags |= C.LK_CACHE_EVICT
 	}
@@ -104,7 +149,7 @@ func (c *Context) NewCache(geometry Geometry, plan *Plan, options CacheOptions) 
 		C.lkgo_set_pressure(&desc, cache.pressure.user)
 	}
 	err = c.with(func(context *C.lk_context) C.lk_status {
-		return C.lk_cache_create(context, raw, plan.ptr, &desc, &cache.ptr)
+		return C.lkgo_create(context, raw, plan.ptr, &desc, firstOf[C.uint64_t](options.States.Bytes), &cache.ptr)
 	})
 	if err != nil {
 		cache.pressure.drop()
@@ -162,7 +207,7 @@ func (c *Cache) Stats() (Stats, error) {
 		ValuesSaturated: uint64(raw.values_saturated), DeviceBytes: uint64(raw.device_bytes),
 		SharedBytes: uint64(raw.shared_bytes), PagesCopied: uint64(raw.pages_copied),
 		PagesShrunk: uint64(raw.pages_shrunk), Evicted: uint64(raw.sequences_evicted),
-		FragmentedBytes: uint64(raw.fragmented_bytes),
+		FragmentedBytes: uint64(raw.fragmented_bytes), StateBytes: uint64(raw.state_bytes),
 	}
 	for i, bytes := range raw.plane_bytes {
 		stats.PlaneBytes[i] = uint64(bytes)
@@ -220,6 +265,24 @@ func (s *Sequence) Truncate(tokens uint64) error {
 	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
 		return C.lk_sequence_truncate(ptr, s.id, C.uint64_t(tokens))
 	})
+}
+
+// FindState finds the tokens of the newest version of the states at or before a token.
+func (s *Sequence) FindState(tokens uint64) (uint64, error) {
+	var found C.uint64_t
+	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_sequence_find_state(ptr, s.id, C.uint64_t(tokens), &found)
+	})
+	return uint64(found), err
+}
+
+// Rollback truncates to the newest version at or before a token, and returns the new length.
+func (s *Sequence) Rollback(tokens uint64) (uint64, error) {
+	var kept C.uint64_t
+	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_sequence_rollback(ptr, s.id, C.uint64_t(tokens), &kept)
+	})
+	return uint64(kept), err
 }
 
 // AllTokens is every token of a sequence.

@@ -9,6 +9,12 @@ static lk_status lkgo_begin(lk_cache *cache, lkgo_queue queue, uint32_t n, const
     return lk_step_begin(cache, lkgo_queue_of(queue, &made), n, ids, n_tokens, parent);
 }
 
+static lk_status lkgo_begin_spans(lk_cache *cache, lkgo_queue queue, uint32_t n, const lk_sequence *ids,
+                                  const uint32_t *n_tokens, const uint32_t *spans, uint32_t n_spans) {
+    lk_queue made;
+    return lk_step_begin_spans(cache, lkgo_queue_of(queue, &made), n, ids, n_tokens, spans, n_spans);
+}
+
 enum { LKGO_K, LKGO_V, LKGO_Q, LKGO_OUT, LKGO_LSE, LKGO_TENSORS };
 
 static lk_status lkgo_append(lk_cache *cache, uint32_t layer, const lkgo_view *views, void *k, void *v) {
@@ -93,6 +99,9 @@ type StepOptions struct {
 	// Parents is a draft tree: for each new token the index of its parent among its sequence's new
 	// tokens, or -1 for the last committed one.
 	Parents []int32
+	// Spans are new tokens that see each other both ways, without a draft tree: the index of the
+	// sequence in the step, the first token and the end; see lk_step_begin_spans.
+	Spans [][3]uint32
 }
 
 // Step is an open step of a cache. It ends with Commit or Discard; after either, Discard does
@@ -121,7 +130,14 @@ func (c *Cache) Begin(options StepOptions, sequences ...NewTokens) (*Step, error
 	if options.Parents != nil && len(options.Parents) != tokens {
 		return nil, refuse(fmt.Sprintf("%d parents for %d new tokens", len(options.Parents), tokens))
 	}
+	if options.Parents != nil && len(options.Spans) > 0 {
+		return nil, refuse("a step has a draft tree or spans, not both")
+	}
 	err := c.alone(func(ptr *C.lk_cache) C.lk_status {
+		if len(options.Spans) > 0 {
+			return C.lkgo_begin_spans(ptr, options.Queue.raw(), C.uint32_t(len(sequences)), &ids[0], &counts[0],
+				firstOf[C.uint32_t](options.Spans), C.uint32_t(len(options.Spans)))
+		}
 		return C.lkgo_begin(ptr, options.Queue.raw(), C.uint32_t(len(sequences)), &ids[0], &counts[0],
 			firstOf[C.int32_t](options.Parents))
 	})

@@ -20,7 +20,7 @@ else the ``liblowkey`` of the loader. ``python -m lowkey`` is the command ``lowk
 from . import chunks
 from ._library import build_info, version
 from .arrays import Array, Tensor
-from .cache import Cache, CacheStats, Pressure, Sequence, parse_bytes
+from .cache import Cache, CacheStats, Pressure, Sequence, parse_bytes, state_bytes
 from .calibrator import (
     COST_CLIPS,
     POSITION_SCALE,
@@ -71,7 +71,7 @@ from .plan import (
     presets,
 )
 from .snapshot import SnapshotInfo, SnapshotSequence, inspect
-from .step import Step
+from .step import StateMemory, Step
 
 DRAFT_TOKENS = 64  #: new tokens of a sequence that a commit can drop, at most
 
@@ -80,6 +80,7 @@ __all__ = ['ALL', 'COST_CLIPS', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError
            'Context', 'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry',
            'InternalError', 'KeyRule', 'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError',
            'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'PmKvq', 'Pressure', 'Probe', 'Rope',
-           'SampleCounts', 'ScaleSearch', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step',
-           'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'chunks', 'devices',
-           'find_device', 'inspect', 'key_scales', 'merge', 'parse_bytes', 'presets', 'solve_widths', 'version']
+           'SampleCounts', 'ScaleSearch', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'StateMemory',
+           'Step', 'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'chunks', 'devices',
+           'find_device', 'inspect', 'key_scales', 'merge', 'parse_bytes', 'presets', 'solve_widths',
+           'state_bytes', 'version']

@@ -150,7 +150,9 @@ class PlanSize(Structure):
 class CacheDesc(Structure):
     _fields_ = [('size', c_uint32), ('max_sequences', c_uint32), ('max_step_tokens', c_uint32), ('flags', c_uint32),
                 ('budget_bytes', c_uint64), ('slab_bytes', c_uint64), ('max_budget_bytes', c_uint64),
-                ('sequence_limit_bytes', c_uint64), ('pressure', PressureFn), ('pressure_user', c_void_p)]
+                ('sequence_limit_bytes', c_uint64), ('pressure', PressureFn), ('pressure_user', c_void_p),
+                ('state_bytes', POINTER(c_uint64)), ('n_states', c_uint32), ('state_versions', c_uint32),
+                ('state_interval_tokens', c_uint32), ('reserved', c_uint32)]
 
 
 class Pressure(Structure):
@@ -165,7 +167,7 @@ class CacheStats(Structure):
                 ('free_bytes', c_uint64), ('pages_packed', c_uint64), ('pages_dequantized', c_uint64),
                 ('values_saturated', c_uint64), ('device_bytes', c_uint64), ('shared_bytes', c_uint64),
                 ('pages_copied', c_uint64), ('pages_shrunk', c_uint64), ('sequences_evicted', c_uint64),
-                ('fragmented_bytes', c_uint64), ('plane_bytes', c_uint64 * 6)]
+                ('fragmented_bytes', c_uint64), ('plane_bytes', c_uint64 * 6), ('state_bytes', c_uint64)]
 
 
 class SnapshotDesc(Structure):
@@ -177,7 +179,13 @@ class SnapshotInfo(Structure):
     _fields_ = [('size', c_uint32), ('version', c_uint32), ('n_sequences', c_uint32), ('n_formats', c_uint32),
                 ('total_bytes', c_uint64), ('n_tokens', c_uint64), ('n_blocks', c_uint64), ('geometry_hash', c_uint64),
                 ('plan_hash', c_uint64), ('fingerprint_bytes', c_uint32), ('fingerprint', c_uint8 * 256),
-                ('reserved', c_uint32)]
+                ('reserved', c_uint32), ('n_state_versions', c_uint64), ('version_bytes', c_uint64),
+                ('n_states', c_uint32), ('reserved2', c_uint32)]
+
+
+class State(Structure):
+    _fields_ = [('size', c_uint32), ('memory', c_uint32), ('data', c_void_p), ('buffer', c_uint64),
+                ('offset_bytes', c_uint64), ('bytes', c_uint64)]
 
 
 class SnapshotSequence(Structure):
@@ -245,7 +253,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'chunk_rule': ChunkRule, 'chunk_mix': ChunkMix, 'key_rule': KeyRule, 'value_rule': ValueRule,
     'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
-    'snapshot_sequence': SnapshotSequence, 'snapshot_format': SnapshotFormat,
+    'state': State, 'snapshot_sequence': SnapshotSequence, 'snapshot_format': SnapshotFormat,
     'probe': Probe, 'chanmix': ChanMix, 'auto': Auto, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
     'chunk_attention': ChunkAttention, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
     'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq, 'cost_options': CostOptions, 'cost_trial': CostTrial,
@@ -402,10 +410,17 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_sequence_length': (_status, [_p, _u64, _p]),
     'lk_sequence_truncate': (_status, [_p, _u64, _u64]),
     'lk_step_begin': (_status, [_p, _p, _u32, _p, _p, _p]),
+    'lk_step_begin_spans': (_status, [_p, _p, _u32, _p, _p, _p, _u32]),
     'lk_append': (_status, [_p, _u32, _p, _p]),
     'lk_attend': (_status, [_p, _u32, _p, _p, _p]),
     'lk_step_set_queue': (_status, [_p, _p]),
     'lk_step_replay': (_status, [_p]),
+    'lk_step_state': (_status, [_p, _u32, _u32, _p]),
+    'lk_step_read_state': (_status, [_p, _u32, _u32, _p, _u64]),
+    'lk_step_write_state': (_status, [_p, _u32, _u32, _p, _u64]),
+    'lk_sequence_find_state': (_status, [_p, _u64, _u64, _p]),
+    'lk_sequence_rollback': (_status, [_p, _u64, _u64, _p]),
+    'lk_state_bytes': (_status, [_p, _u32, _p]),
     'lk_step_commit': (_status, [_p, _p]),
     'lk_step_commit_tokens': (_status, [_p, _p, _p]),
     'lk_step_discard': (_status, [_p]),

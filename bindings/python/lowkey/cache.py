@@ -63,6 +63,7 @@ class CacheStats(Fields):
     sequences_evicted: int
     fragmented_bytes: int
     plane_bytes: tuple[int, ...]  # codes by width: 16, 8, 4, 3, 2, 1 bits
+    state_bytes: int
 
 
 class Pressure(NamedTuple):
@@ -117,6 +118,26 @@ class Sequence:
         if n_tokens < 0:
             raise ArgumentError(f'n_tokens is {n_tokens}')
         self._call(self.cache._lk.lk_sequence_truncate, n_tokens)
+
+    def find_state(self, n_tokens: int | None = None) -> int:
+        """The tokens of the newest version of the recurrent states at or before n_tokens, default the length: where
+        fork() and truncate() can cut. n_tokens itself in a cache without states.
+
+        Raises ArgumentError (n_tokens above the length), NotFoundError."""
+        return self._find(self.cache._lk.lk_sequence_find_state, n_tokens)
+
+    def rollback(self, n_tokens: int) -> int:
+        """Truncate to the newest version of the recurrent states at or before n_tokens. Returns the new length.
+
+        Raises as truncate()."""
+        return self._find(self.cache._lk.lk_sequence_rollback, n_tokens)
+
+    def _find(self, function: Any, n_tokens: int | None) -> int:
+        if n_tokens is not None and n_tokens < 0:
+            raise ArgumentError(f'n_tokens is {n_tokens}')
+        found = ctypes.c_uint64()
+        self._call(function, _ALL_TOKENS if n_tokens is None else n_tokens, _abi.byref(found))
+        return found.value
 
     def _call(self, function: Any, *arguments: Any) -> None:
         with self.cache._handle.lock:
@@ -223,6 +244,28 @@ def _answer(pressure: Callable[[Pressure], int | Iterable[Sequence] | None]) -> 
     return call
 
 
+def _describe_states(desc: Any, states: Iterable[int], versions: int, interval: int) -> None:
+    sizes = tuple(states)
+    for number in (*sizes, versions, interval):
+        if not 0 <= number < 2**64:
+            raise ArgumentError(f'states are {sizes}, state_versions {versions}, state_interval {interval}')
+    desc.n_states, desc.state_versions, desc.state_interval_tokens = len(sizes), versions, interval
+    if sizes:
+        desc.state_bytes = (ctypes.c_uint64 * len(sizes))(*sizes)
+
+
+def state_bytes(states: Iterable[int], n_sequences: int = 1, *, state_versions: int = 0,
+                state_interval: int = 64) -> int:
+    """Bytes that the recurrent states of sequences take in a cache's budget, at most: states, state_versions and
+    state_interval are Cache's. Raises ArgumentError."""
+    lk = library()
+    desc = lk.start(_abi.CacheDesc)
+    _describe_states(desc, states, state_versions, state_interval)
+    found = ctypes.c_uint64()
+    check(lk.lk_state_bytes(_abi.byref(desc), n_sequences, _abi.byref(found)))
+    return found.value
+
+
 class Cache:
     """The key/value cache of one model: many sequences, one plan, one byte budget.
 
@@ -238,6 +281,9 @@ class Cache:
     evict            on a shortfall, remove the sequence that a step named least recently
     keep_windowed    layers with a sliding window keep the pages that it has left, so that sequences can be cut at any
                      token; Plan.bytes() counts them
+    states           bytes of each recurrent state of a sequence, multiples of 16 (lowkey/state.h)
+    state_versions   versions of the states after earlier steps that a sequence keeps
+    state_interval   tokens between kept versions, at least
     pressure         called with a Pressure inside step(), on a shortfall when the ladders have ended. It returns a new
                      budget in bytes, the sequences to remove, or None to refuse; step() raises its exceptions
 
@@ -251,7 +297,8 @@ class Cache:
                  geometry: Geometry | None = None,
                  max_sequences: int = 1, max_step_tokens: int = 512, slab_bytes: int = 0,
                  max_budget: int | str = 0, sequence_limit: int | str = 0, evict: bool = False,
-                 keep_windowed: bool = False,
+                 keep_windowed: bool = False, states: Iterable[int] = (), state_versions: int = 0,
+                 state_interval: int = 64,
                  pressure: Callable[[Pressure], int | Iterable[Sequence] | None] | None = None):
         lk = self._lk = library()
         if not isinstance(plan, Plan):
@@ -266,6 +313,8 @@ class Cache:
         desc.max_budget_bytes, desc.sequence_limit_bytes = parse_bytes(max_budget), parse_bytes(sequence_limit)
         desc.flags = (_abi.CONSTANTS['LK_CACHE_EVICT'] if evict else 0) | (
             _abi.CONSTANTS['LK_CACHE_KEEP_WINDOWED'] if keep_windowed else 0)
+        self.states = tuple(states)
+        _describe_states(desc, self.states, state_versions, state_interval)
         self._calls = Calls()
         if pressure is not None:
             desc.pressure = _abi.PressureFn(self._calls.guard(_answer(pressure), _abi.CONSTANTS['LK_PRESSURE_REFUSE']))
@@ -315,13 +364,16 @@ class Cache:
         return Sequence(self, id.value)
 
     def step(self, sequences: Sequence | Iterable[Sequence], n_tokens: int | Iterable[int], *,
-             parents: Iterable[int] | None = None, stream: Any = None) -> Step:
+             parents: Iterable[int] | None = None, spans: Iterable[tuple[int, int, int]] = (),
+             stream: Any = None) -> Step:
         """Open a step of new tokens: see Step.
 
         sequences  a sequence, or several distinct sequences of this cache
         n_tokens   new tokens of each, or one number for all
         parents    [sum of n_tokens] a draft tree: for each token the index of its parent among its sequence's new
                    tokens, or -1 for the last committed one. Default: each token follows the token before it
+        spans      new tokens that see each other both ways, as those of an image in Gemma 3: (index of the sequence,
+                   first token, end) each, in this order. Without parents
         stream     CUDA: a stream or its handle. Default: the current stream of PyTorch, else of CuPy, else the
                    legacy default stream
 
@@ -343,6 +395,11 @@ class Cache:
             if len(chain) != total:
                 raise ArgumentError(f'{len(chain)} parents for {total} new tokens')
             tree = (ctypes.c_int32 * total)(*chain)
+        ranges = tuple(tuple(span) for span in spans)
+        if ranges and tree is not None:
+            raise ArgumentError('a step has parents or spans, not both')
+        if any(len(span) != 3 or not all(0 <= number < 2**32 for number in span) for span in ranges):
+            raise ArgumentError(f'spans are {list(ranges)}, each must be (sequence, first token, end)')
         handle, queue = 0, None
         if self._queue is not None:
             handle = streams.current(self.context.device_index) if stream is None else streams.handle_of(stream)
@@ -350,9 +407,15 @@ class Cache:
         elif stream is not None:
             raise ArgumentError(f'a context on {self.context.backend} takes no stream')
         ids = (ctypes.c_uint64 * len(chosen))(*(sequence.id for sequence in chosen))
+        numbers = (ctypes.c_uint32 * len(counts))(*counts)
         with self._handle.lock:
-            self._calls.check(self._lk.lk_step_begin(self._handle.get(), queue, len(chosen), ids,
-                                                     (ctypes.c_uint32 * len(counts))(*counts), tree))
+            pointer = self._handle.get()
+            if ranges:
+                flat = (ctypes.c_uint32 * (3 * len(ranges)))(*(number for span in ranges for number in span))
+                status = self._lk.lk_step_begin_spans(pointer, queue, len(chosen), ids, numbers, flat, len(ranges))
+            else:
+                status = self._lk.lk_step_begin(pointer, queue, len(chosen), ids, numbers, tree)
+            self._calls.check(status)
         return Step(self, len(chosen), total, handle)
 
     def save(self, target: snapshot.Target = None, sequences: Iterable[Sequence] | None = None, *,

@@ -150,6 +150,9 @@ class SnapshotInfo:
     fingerprint: bytes
     plan_json: str
     sequences: tuple[SnapshotSequence, ...]
+    n_states: int = 0  # recurrent states of a sequence
+    n_state_versions: int = 0
+    version_bytes: int = 0
 
 
 def inspect(source: Path | bytes) -> SnapshotInfo:
@@ -178,7 +181,7 @@ def inspect(source: Path | bytes) -> SnapshotInfo:
         check(lk.lk_plan_to_json(plan, text, len(text), _abi.byref(needed)))
         return SnapshotInfo(info.version, info.total_bytes, info.n_tokens, info.n_blocks, info.geometry_hash,
                             info.plan_hash, bytes(info.fingerprint[:info.fingerprint_bytes]), text.value.decode(),
-                            tuple(sequences))
+                            tuple(sequences), info.n_states, info.n_state_versions, info.version_bytes)
     finally:
         lk.lk_snapshot_close(_abi.byref(box))
 

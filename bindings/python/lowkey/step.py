@@ -5,14 +5,25 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import _abi
 from ._library import check, failure
 from .arrays import empty_like
 from .errors import ArgumentError, StateError
 
 if TYPE_CHECKING:
     from .cache import Cache
+
+
+class StateMemory(NamedTuple):
+    """Where the bytes of a recurrent state are in an open step: memory of the host or of the CUDA device at
+    ``pointer``, or on Vulkan a VkBuffer from ``offset_bytes`` on."""
+
+    pointer: int
+    buffer: int
+    offset_bytes: int
+    n_bytes: int
 
 
 class Step:
@@ -94,6 +105,39 @@ class Step:
             if status:
                 raise failure(status)
         return out if lse is None else (out, lse)
+
+    def state(self, sequence: int, state: int) -> StateMemory:
+        """The place of a recurrent state of the sequence at an index of the step. Code of the host reads the state
+        before the new tokens there and writes the one after them, until the commit; the place never changes.
+
+        Raises ArgumentError, UnsupportedError (Vulkan on lowkey's own device)."""
+        raw = self._lk.start(_abi.State)
+        with self._handle.lock:
+            check(self._lk.lk_step_state(self._pointer(), sequence, state, _abi.byref(raw)))
+        return StateMemory(raw.data or 0, raw.buffer, raw.offset_bytes, raw.bytes)
+
+    def read_state(self, sequence: int, state: int) -> bytearray:
+        """A copy of a recurrent state, after the queue's work. Raises as state()."""
+        with self._handle.lock:
+            pointer = self._pointer()
+            made = bytearray(self._state_bytes(state))
+            check(self._lk.lk_step_read_state(pointer, sequence, state, (ctypes.c_char * len(made)).from_buffer(made),
+                                              len(made)))
+        return made
+
+    def write_state(self, sequence: int, state: int, data: Any) -> None:
+        """Copy bytes, or an array in host memory, to a recurrent state, after the queue's work.
+
+        Raises ArgumentError (another length), and as state()."""
+        taken = bytes(memoryview(data).cast('B'))
+        with self._handle.lock:
+            check(self._lk.lk_step_write_state(self._pointer(), sequence, state, taken, len(taken)))
+
+    def _state_bytes(self, state: int) -> int:
+        sizes = self._cache.states
+        if not 0 <= state < len(sizes):
+            raise ArgumentError(f'state is {state}, the cache has {len(sizes)}')
+        return sizes[state]
 
     def replay(self) -> None:
         """CUDA: append and attend of all layers, or of some, run from graphs, which were captured in earlier steps with

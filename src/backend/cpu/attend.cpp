@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/attend.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "backend/cpu/element.h"
@@ -147,8 +148,10 @@ void fill_queries(const BatchSequence &sequence, const WorkItem &item, Queries *
         fill_tree(sequence, queries->tree_positions, ancestors);
     for (uint32_t j = 0; j < item.n_queries; ++j) {
         const uint32_t i = item.first_query + j;
-        queries->tokens[j] = sequence.parent ? QueryToken{queries->tree_positions[i], ancestors[i]}
-                                             : QueryToken{sequence.n_history + i, 0};
+        const uint64_t position =
+            sequence.parent ? queries->tree_positions[i] : sequence.n_history + i;
+        queries->tokens[j] = {position, sequence.parent ? ancestors[i] : 0,
+                              sequence.reach ? sequence.n_history + sequence.reach[i] : position};
     }
 }
 
@@ -277,11 +280,12 @@ class Call {
     void set_bounds(WorkTile *work) const {
         work->window_tokens = args_.layer.window_tokens;
         work->window_sink_tokens = args_.layer.window_sink_tokens;
-        work->first_position = work->last_position = work->queries[0].position;
+        work->first_position = work->queries[0].position;
+        work->last_position = work->queries[0].reach;
         for (uint32_t j = 1; j < work->n_queries; ++j) {
-            const uint64_t at = work->queries[j].position;
-            work->first_position = at < work->first_position ? at : work->first_position;
-            work->last_position = at > work->last_position ? at : work->last_position;
+            const QueryToken &query = work->queries[j];
+            work->first_position = std::min(work->first_position, query.position);
+            work->last_position = std::max(work->last_position, query.reach);
         }
     }
 

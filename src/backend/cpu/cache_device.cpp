@@ -44,6 +44,14 @@ void upload_item(const SlotCopy &item) {
     std::memcpy(reinterpret_cast<void *>(item.address), item.host, item.bytes);
 }
 
+void copy_item(const MemoryCopy &item) {
+    auto *target = reinterpret_cast<void *>(item.target);
+    if (item.source)
+        std::memcpy(target, reinterpret_cast<const void *>(item.source), item.bytes);
+    else
+        std::memset(target, 0, item.bytes);
+}
+
 }  // namespace
 
 // A block has space for 32 tokens or more, but for the last one of the sinks. A sequence's new
@@ -151,6 +159,12 @@ lk_status CpuCacheDevice::upload_with(const SlotCopy *items, uint32_t n_items,
         else
             side.run(side.context);
     });
+}
+
+lk_status CpuCacheDevice::copy(const MemoryCopy *items, uint32_t n_items) {
+    const Lock lock(&engine_.mutex);
+    return engine_.pool.parallel_for(n_items,
+                                     [&](uint32_t index, uint32_t) { copy_item(items[index]); });
 }
 
 lk_status CpuCacheDevice::move(const MoveItem *items, uint32_t n_items) {

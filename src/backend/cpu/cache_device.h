@@ -78,6 +78,7 @@ class CpuCacheDevice final : public CacheDevice {
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload_with(const SlotCopy *items, uint32_t n_items, const SideWork &side) override;
+    lk_status copy(const MemoryCopy *items, uint32_t n_items) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
     uint64_t query_stats() const override { return reinterpret_cast<uint64_t>(query_sums_.data()); }

@@ -74,6 +74,7 @@ struct KvTile {
 struct QueryToken {
     uint64_t position;
     uint64_t ancestors;  // bit i: new token i of the draft tree is visible
+    uint64_t reach;      // position of the last visible token
 };
 
 // The KV tiles of a work tile, in order; false at the end. The memory that a KV tile points to is
@@ -91,7 +92,7 @@ struct WorkTile {
     uint32_t n_rows;            // n_queries * group_size
     const QueryToken *queries;  // [n_queries]
     const uint64_t *tree_positions;
-    uint64_t first_position;  // lowest and highest of the queries
+    uint64_t first_position;  // lowest of the queries, and highest that they attend to
     uint64_t last_position;
     uint32_t window_tokens;
     uint32_t window_sink_tokens;

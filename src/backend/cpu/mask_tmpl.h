@@ -39,7 +39,7 @@ inline bool is_visible(const WorkTile &work, const KvTile &kv_tile, const QueryT
             return false;
         position = work.tree_positions[i];
     }
-    return position <= query.position &&
+    return position <= query.reach &&
            (!work.window_tokens || position + work.window_tokens > query.position ||
             position < work.window_sink_tokens);
 }

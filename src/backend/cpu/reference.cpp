@@ -95,9 +95,11 @@ void fill_positions(const BatchSequence &sequence, uint64_t *positions) {
     }
 }
 
-// Which new tokens are ancestors of `query`, itself included.
-void mark_ancestors(const BatchSequence &sequence, uint32_t query, uint8_t *visible) {
+// Which new tokens are visible to `query`: its ancestors and itself, or all up to its reach.
+void mark_visible(const BatchSequence &sequence, uint32_t query, uint8_t *visible) {
     std::memset(visible, 0, sequence.n_new);
+    if (sequence.reach)
+        std::memset(visible, 1, sequence.reach[query] + size_t{1});
     for (int32_t i = static_cast<int32_t>(query); i >= 0;) {
         visible[i] = 1;
         i = sequence.parent ? sequence.parent[i] : i - 1;
@@ -204,7 +206,7 @@ void attend_head(const AttendCall &args, const BatchSequence &sequence, uint32_t
         decode_staged(args, sequence, kv_head, decoded);
     fill_positions(sequence, scratch.positions);
     for (uint32_t query = 0; query < sequence.n_new; ++query) {
-        mark_ancestors(sequence, query, scratch.visible);
+        mark_visible(sequence, query, scratch.visible);
         for (uint32_t h = 0; h < group; ++h)
             attend_row(args, sequence, query, kv_head * group + h, scratch);
     }

@@ -251,7 +251,8 @@ lk_status CudaCache::append(const AppendArgs &args) {
 lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
     const gpu::StepShape &shape = state_.shape();
-    const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
+    const bool is_short =
+        !shape.is_staged && !shape.has_spans && rules_.takes(args.layer_index, shape.max_new);
     lk_status status = checked(is_short ? decode(args) : prefill(args), "attending a layer");
     for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
         status = checked(score_attention(args, args.chunk_attentions[i]), "scoring chunks");
@@ -374,6 +375,18 @@ lk_status CudaCache::download(const SlotCopy *items, uint32_t n_items) {
 lk_status CudaCache::upload(const SlotCopy *items, uint32_t n_items) {
     const DeviceScope scope(device_);
     return transfer_.upload(items, n_items, stream_);
+}
+
+lk_status CudaCache::copy(const MemoryCopy *items, uint32_t n_items) {
+    const DeviceScope scope(device_);
+    cudaError_t error = cudaSuccess;
+    for (uint32_t i = 0; !error && i < n_items; ++i) {
+        const MemoryCopy &item = items[i];
+        error = item.source ? cudaMemcpyAsync(at<void>(item.target), at<void>(item.source),
+                                              item.bytes, cudaMemcpyDeviceToDevice, stream_)
+                            : cudaMemsetAsync(at<void>(item.target), 0, item.bytes, stream_);
+    }
+    return checked(error, "copying states");
 }
 
 lk_status CudaCache::move(const MoveItem *items, uint32_t n_items) {

@@ -38,6 +38,7 @@ class CudaCache final : public CacheDevice {
     lk_status dequantize(const DequantizeItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
+    lk_status copy(const MemoryCopy *items, uint32_t n_items) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
     uint64_t query_stats() const override { return sums_.address(); }

@@ -11,11 +11,12 @@ namespace gpu {
 namespace {
 
 StepShape shape_of(const Batch &batch) {
-    StepShape shape = {batch.n_sequences, batch.n_tokens, 0, false, 0, 0};
+    StepShape shape = {batch.n_sequences, batch.n_tokens, 0, false, 0, 0, false};
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
         shape.max_new = std::max(shape.max_new, sequence.n_new);
         shape.is_staged = shape.is_staged || !sequence.new_in_blocks;
+        shape.has_spans = shape.has_spans || sequence.reach;
         shape.max_blocks = std::max(shape.max_blocks, sequence.n_attended);
         if (!sequence.new_in_blocks)
             shape.max_staged = std::max(shape.max_staged, sequence.n_new);

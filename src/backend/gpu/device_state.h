@@ -23,6 +23,7 @@ struct StepShape {
     bool is_staged;       // a sequence has its new tokens in the staging area
     uint32_t max_blocks;  // that attention reads, of a sequence
     uint32_t max_staged;  // new tokens in the staging area, of a sequence
+    bool has_spans;       // which the kernels of decode do not know
 };
 
 class DeviceState {

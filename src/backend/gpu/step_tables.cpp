@@ -28,6 +28,7 @@ SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_block) {
     info.first_new = from.first_new;
     info.new_in_blocks = from.new_in_blocks ? 1 : 0;
     info.has_tree = from.parent ? 1 : 0;
+    info.has_spans = from.reach ? 1 : 0;
     return info;
 }
 
@@ -43,10 +44,11 @@ lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes, Tab
     ancestors_offset_ = round_up(blocks_offset_ + max_blocks_ * sizeof(BlockInfo), kAlignment);
     positions_offset_ = round_up(ancestors_offset_ + n_tokens * sizeof(uint64_t), kAlignment);
     if (!sequences_.resize(layout.max_sequences) || !ancestors_.resize(n_tokens) ||
-        !positions_.resize(n_tokens))
+        !positions_.resize(layout.max_step_tokens))
         return fail(LK_E_NOMEM, "no memory for the step tables of %u sequences",
                     layout.max_sequences);
-    return table_.open(memory, positions_offset_ + n_tokens * sizeof(uint32_t),
+    return table_.open(memory,
+                       positions_offset_ + uint64_t{layout.max_step_tokens} * sizeof(uint32_t),
                        "the tables of a step");
 }
 
@@ -74,7 +76,7 @@ bool StepTables::has_same_blocks(const Batch &batch) const {
 
 lk_status StepTables::fill_sequences(const Batch &batch) {
     uint64_t n_blocks = 0;
-    has_trees_ = false;
+    has_trees_ = has_spans_ = false;
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
         if (sequence.n_history + sequence.n_new > UINT32_MAX - LK_MAX_RAW_TOKENS)
@@ -84,6 +86,7 @@ lk_status StepTables::fill_sequences(const Batch &batch) {
                         ull{UINT32_MAX - LK_MAX_RAW_TOKENS});
         sequences_[s] = sequence_info(sequence, static_cast<uint32_t>(n_blocks));
         has_trees_ = has_trees_ || sequence.parent;
+        has_spans_ = has_spans_ || sequence.reach;
         n_blocks += sequence.n_blocks;
     }
     if (n_blocks > max_blocks_)
@@ -122,6 +125,14 @@ void StepTables::fill_trees(const Batch &batch) {
     }
 }
 
+void StepTables::fill_spans(const Batch &batch) {
+    for (uint32_t s = 0; s < batch.n_sequences; ++s) {
+        const BatchSequence &sequence = batch.sequences[s];
+        for (uint32_t i = 0; sequence.reach && i < sequence.n_new; ++i)
+            positions_[sequence.first_new + i] = sequences_[s].n_history + sequence.reach[i];
+    }
+}
+
 lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool blocks_changed) {
     sends_blocks_ = blocks_changed || !has_same_blocks(batch);
     has_blocks_ = false;
@@ -130,6 +141,8 @@ lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool blocks_chan
         LK_TRY(fill_blocks(batch));
     if (has_trees_)
         fill_trees(batch);
+    if (has_spans_)
+        fill_spans(batch);
     header_ = {batch.n_sequences, batch.n_tokens, serial, 0};
     return LK_OK;
 }
@@ -147,7 +160,7 @@ lk_status StepTables::send(const Splits *splits) {
         status = memory_->put(to.blocks, blocks_.data(), blocks_.size() * sizeof(BlockInfo));
     if (!status && has_trees_)
         status = memory_->put(to.ancestors, ancestors_.data(), header_.n_tokens * sizeof(uint64_t));
-    if (!status && has_trees_)
+    if (!status && (has_trees_ || has_spans_))
         status = memory_->put(to.positions, positions_.data(), header_.n_tokens * sizeof(uint32_t));
     has_blocks_ = !status && !has_packed_on_append_;
     return status;

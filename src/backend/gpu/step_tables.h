@@ -18,7 +18,7 @@ struct StepAddresses {
     uint64_t splits;     // the work items of Splits
     uint64_t blocks;     // BlockInfo []
     uint64_t ancestors;  // u64 [n_tokens]
-    uint64_t positions;  // u32 [n_tokens]
+    uint64_t positions;  // u32 [n_tokens], longer than ancestors in steps with spans
 };
 
 class StepTables {
@@ -42,6 +42,7 @@ class StepTables {
     lk_status fill_sequences(const Batch &batch);
     lk_status fill_blocks(const Batch &batch);
     void fill_trees(const Batch &batch);
+    void fill_spans(const Batch &batch);
 
     StepHeader header_{};
     Array<SequenceInfo> sequences_;  // [max_sequences]
@@ -53,6 +54,7 @@ class StepTables {
     bool sends_blocks_ = false;  // with the next send()
     bool has_packed_on_append_ = false;
     bool has_trees_ = false;
+    bool has_spans_ = false;
 
     TableMemory *memory_ = nullptr;
     Table table_;  // header, sequences, splits, blocks, ancestors, positions

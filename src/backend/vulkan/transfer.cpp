@@ -39,6 +39,23 @@ lk_status Transfer::copy(const SlotCopy *items, uint32_t first, uint32_t end, co
     return status ? status : commands_.wait();
 }
 
+lk_status Transfer::copy(const MemoryCopy *items, uint32_t n_items) {
+    Recorder recorder;
+    LK_TRY(commands_.begin(&recorder));
+    for (uint32_t i = 0; i < n_items; ++i) {
+        uint64_t target = 0;
+        const Buffer &to = slabs_->find(items[i].target, &target);
+        if (!items[i].source) {
+            recorder.fill(to, target, items[i].bytes, 0);
+            continue;
+        }
+        uint64_t source = 0;
+        const Buffer &from = slabs_->find(items[i].source, &source);
+        recorder.copy(from, source, to, target, items[i].bytes);
+    }
+    return commands_.end();
+}
+
 lk_status Transfer::download(const SlotCopy *items, uint32_t n_items) {
     lk_status status = LK_OK;
     if (!to_host_.bytes())

@@ -1,4 +1,5 @@
-// Bytes of slots to the host and back, through mapped buffers: a batch is one submission.
+// Bytes of slots to the host and back, through mapped buffers, and from slab to slab: a batch is
+// one submission.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_TRANSFER_H
@@ -18,6 +19,8 @@ class Transfer {
     // After all submissions; done when they return.
     lk_status download(const SlotCopy *items, uint32_t n_items);
     lk_status upload(const SlotCopy *items, uint32_t n_items);
+    // In the order of the queue.
+    lk_status copy(const MemoryCopy *items, uint32_t n_items);
 
     uint64_t bytes() const { return to_host_.bytes() + to_device_.bytes(); }
     static constexpr uint64_t kBufferBytes = 4u << 20;

@@ -66,6 +66,15 @@ class VulkanBackend final : public Backend, public HostBuffers, public PipelineS
         return slabs_.take(bytes, out);
     }
     void slab_destroy(const SlabMemory &slab) override { slabs_.give(slab); }
+    lk_status view_memory(uint64_t address, MemoryView *out) const override {
+        if (device_.is_own())
+            return fail(LK_E_UNSUPPORTED,
+                        "the context has a device of its own, whose buffers the host cannot reach");
+        *out = {};
+        const Buffer &buffer = slabs_.find(address, &out->offset_bytes);
+        out->buffer = reinterpret_cast<uint64_t>(buffer.handle());
+        return LK_OK;
+    }
 
     lk_status check_queue(const lk_queue *queue) const override {
         if (!queue)

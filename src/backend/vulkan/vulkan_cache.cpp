@@ -226,7 +226,8 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
     if (args.n_chunk_attentions)
         LK_TRY(pipelines_.score_attention(&scoring));
     LK_TRY(attend_tensors_.stage(tensors, 3));
-    const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
+    const bool is_short =
+        !shape.is_staged && !shape.has_spans && rules_.takes(args.layer_index, shape.max_new);
     LK_TRY(run(next_attend(), [&](const Recorder &recorder) {
         if (is_short)
             record_decode(recorder, args.layer_index, pushes);

@@ -40,6 +40,9 @@ class VulkanCache final : public CacheDevice {
     lk_status upload(const SlotCopy *items, uint32_t n_items) override {
         return transfer_.upload(items, n_items);
     }
+    lk_status copy(const MemoryCopy *items, uint32_t n_items) override {
+        return transfer_.copy(items, n_items);
+    }
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
     uint64_t query_stats() const override { return sums_.address(); }

@@ -107,7 +107,7 @@ uint64_t private_bytes(const lk_cache *cache, Sequence *sequence) {
         if (block.n_holders == 1)
             bytes += block_bytes(cache->plan.model) + content_bytes(cache->formats, block);
     }
-    return bytes;
+    return bytes + private_state_bytes(cache->states, *sequence);
 }
 
 lk_status check_private(lk_cache *cache, const StepSequence &member, const BlockCounts &blocks) {
@@ -228,8 +228,8 @@ lk_status reserve_step(lk_cache *cache) {
         const QueryStats *stats = member.sequence->query_stats;
         n_copied_stats += stats && stats->n_holders > 1;
     }
-    need.table_bytes =
-        n_copied_stats * sequence_stat_bytes(cache->plan.model) + growing_tables(*cache);
+    need.table_bytes = n_copied_stats * sequence_stat_bytes(cache->plan.model) +
+                       growing_tables(*cache) + step_state_bytes(cache);
     if (cache->plan.model.chunks.tokens)
         pack_ahead(cache, need);
     shrink_ahead(cache, need);
@@ -269,7 +269,7 @@ uint64_t first_token_bytes(lk_cache *cache) {
         cache->block_slots.needs[s] = slots_of_size(counts, cache->slots.size_of(s));
     const uint64_t extents = cache->slots.extents_for(cache->block_slots.needs.data());
     return block_bytes(plan) + table_capacity(1) * kLinkBytes + sequence_stat_bytes(plan) +
-           spare_bytes(plan) + extents * LK_EXTENT_BYTES;
+           first_state_bytes(cache->states) + spare_bytes(plan) + extents * LK_EXTENT_BYTES;
 }
 
 }  // namespace lk

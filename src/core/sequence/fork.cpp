@@ -77,9 +77,8 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     if (n_tokens > parent->length)
         return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
                     ull{id}, ull{parent->length});
-    const lk_status visible = check_pages(cache, *parent, n_tokens);
-    if (visible)
-        return visible;
+    LK_TRY(check_pages(cache, *parent, n_tokens));
+    LK_TRY(check_version(cache, *parent, n_tokens));
     // Chunks that were reordered have to be laid out anew, from all of them.
     const bool cuts = cuts_chunks(cache, *parent, n_tokens);
     const uint64_t n_kept = n_tokens;
@@ -95,12 +94,15 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
         return fail(LK_E_NOMEM, "no memory for a sequence");
     lk_status status = copy_chunks(cache, *parent, child);
     if (!status)
+        status = list_versions(cache, parent->versions.size(), child);
+    if (!status)
         status = share_blocks(cache, parent, n_tokens, child);
     if (status) {
         free_sequence(cache, child);
         return status;
     }
     child->length = n_tokens;
+    share_versions(*parent, n_kept, child);
     child->first_open = parent->first_open;
     if (child->first_open > child->block_table.size())
         child->first_open = child->block_table.size();

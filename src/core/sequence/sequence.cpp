@@ -39,6 +39,7 @@ void free_sequence(lk_cache *cache, Sequence *sequence) {
     release_chunks(cache, sequence->chunks);
     release_pending(cache, sequence->pending);
     drop_originals(cache, sequence);
+    drop_versions(cache, sequence);
     cache->ledger.table_bytes -= sequence->block_table.capacity() * kLinkBytes;
     destroy(cache->context->allocator, sequence);
 }
@@ -67,6 +68,8 @@ lk_status add_sequence(lk_cache *cache, lk_sequence *id) {
         cache->formats.n_ranked_channels ? make_query_stats(cache, &sequence->query_stats) : LK_OK;
     if (!status && sequence->query_stats)
         status = sequence->query_stats->start(&cache->stat_queue);
+    if (!status)
+        status = list_versions(cache, 0, sequence);
     if (!status)
         status = enter_sequence(cache, sequence);
     if (status) {

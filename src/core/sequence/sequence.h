@@ -13,9 +13,10 @@ struct ChunkList;
 struct Originals;
 struct PendingChunks;
 class QueryStats;
+struct StateVersion;
 
 struct Sequence {
-    explicit Sequence(const Allocator &allocator) : block_table(allocator) {}
+    explicit Sequence(const Allocator &allocator) : block_table(allocator), versions(allocator) {}
 
     lk_sequence id = 0;
     uint64_t length = 0;                          // committed tokens
@@ -32,6 +33,9 @@ struct Sequence {
     uint32_t n_retained = 0;           // chunks that they are of
     ChunkList *chunks = nullptr;       // null until classes are assigned
     PendingChunks *pending = nullptr;  // classes of chunks that are still to come; null without
+    // Of the recurrent states, by ascending tokens. The last one is after all tokens, and of 0
+    // tokens there is none.
+    Array<StateVersion *> versions;
 
     CacheBlock *block(uint64_t i) { return static_cast<CacheBlock *>(block_table[i]); }
     const CacheBlock *block(uint64_t i) const {

@@ -34,7 +34,9 @@ lk_status open_cut_block(lk_cache *cache, Sequence *sequence, uint64_t n_tokens)
     return status;
 }
 
-lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
+}  // namespace
+
+lk_status truncate_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
     Sequence *sequence = cache->sequences.find(id);
     if (!sequence)
         return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{id});
@@ -48,10 +50,9 @@ lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
     if (n_tokens > sequence->length)
         return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
                     ull{id}, ull{sequence->length});
+    LK_TRY(check_version(cache, *sequence, n_tokens));
     return cut_sequence(cache, sequence, n_tokens);
 }
-
-}  // namespace
 
 lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     LK_TRY(check_pages(cache, *sequence, n_tokens));
@@ -67,6 +68,7 @@ lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     lk_status status = cut_query_stats(cache, sequence, n_blocks);
     cut_attention_scores(cache, sequence, n_tokens);
     trim_chunks(cache, sequence, n_tokens);
+    cut_versions(cache, sequence, n_tokens);
     cache->statistics.counts.n_tokens -= sequence->length - n_tokens;
     sequence->length = n_tokens;
     return status;
@@ -75,5 +77,5 @@ lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
 }  // namespace lk
 
 extern "C" lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
-    return lk::on_cache(cache, [&] { return lk::truncate(cache, id, n_tokens); });
+    return lk::on_cache(cache, [&] { return lk::truncate_sequence(cache, id, n_tokens); });
 }

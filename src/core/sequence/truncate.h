@@ -8,8 +8,10 @@
 
 namespace lk {
 
-// Keep its first n_tokens tokens, as lk_sequence_truncate(); no step is open and the queue is not
-// captured.
+// As lk_sequence_truncate().
+lk_status truncate_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens);
+// The same of a sequence; no step is open, the queue is not captured, and recurrent states have a
+// version there.
 lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens);
 
 }  // namespace lk

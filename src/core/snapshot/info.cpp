@@ -20,6 +20,8 @@ namespace lk {
 
 namespace {
 
+constexpr size_t kOldestInfo = offsetof(lk_snapshot_info, n_state_versions);
+
 class Inspection {
   public:
     Inspection(SnapshotSource *source, const lk_snapshot_desc &desc, lk_snapshot *out)
@@ -30,6 +32,7 @@ class Inspection {
   private:
     lk_status add_formats();
     lk_status add_sequence();
+    lk_status count_versions();
     lk_status add_blocks(lk_snapshot_sequence *sequence);
     lk_status count_block();
     lk_status report() const;
@@ -98,6 +101,19 @@ lk_status Inspection::count_block() {
     return LK_OK;
 }
 
+lk_status Inspection::count_versions() {
+    for (size_t i = 0; i < reader_.n_versions(); ++i) {
+        SnapshotVersion version;
+        LK_TRY(reader_.next_version(&version));
+        SnapshotStates part{};
+        while (version.is_new && part.first_byte + part.n_bytes < reader_.version_bytes()) {
+            LK_TRY(reader_.next_states(&part));
+            LK_TRY(report());
+        }
+    }
+    return LK_OK;
+}
+
 lk_status Inspection::add_blocks(lk_snapshot_sequence *sequence) {
     SnapshotBlocks blocks;
     LK_TRY(reader_.next_blocks(&blocks));
@@ -113,6 +129,7 @@ lk_status Inspection::add_sequence() {
     made.size = sizeof made;
     made.id = part->record.id;
     made.n_tokens = part->record.n_tokens;
+    LK_TRY(count_versions());
     const uint64_t n_blocks = block_count(out_.plan.model, made.n_tokens);
     while (made.n_blocks < n_blocks)
         LK_TRY(add_blocks(&made));
@@ -134,6 +151,9 @@ void Inspection::fill_info() {
     info.geometry_hash = header.geometry_hash;
     info.plan_hash = header.plan_hash;
     info.fingerprint_bytes = header.fingerprint_bytes;
+    info.n_states = header.n_states;
+    info.n_state_versions = header.n_versions;
+    info.version_bytes = reader_.version_bytes();
     if (header.fingerprint_bytes)
         std::memcpy(info.fingerprint, reader_.fingerprint().data(), header.fingerprint_bytes);
 }
@@ -214,7 +234,7 @@ void lk_snapshot_close(lk_snapshot **snapshot) {
 }
 
 lk_status lk_snapshot_info_init(lk_snapshot_info *info, size_t struct_bytes) {
-    return lk::init_struct(info, struct_bytes, sizeof *info, "snapshot_info");
+    return lk::init_struct(info, struct_bytes, lk::kOldestInfo, "snapshot_info");
 }
 
 lk_status lk_snapshot_sequence_init(lk_snapshot_sequence *sequence, size_t struct_bytes) {
@@ -227,7 +247,7 @@ lk_status lk_snapshot_format_init(lk_snapshot_format *kind, size_t struct_bytes)
 
 lk_status lk_snapshot_get_info(const lk_snapshot *snapshot, lk_snapshot_info *info) {
     LK_TRY(lk::check_handle(snapshot));
-    return lk::export_struct(info, &snapshot->info, sizeof *info, sizeof *info, "snapshot_info");
+    return lk::export_struct(info, &snapshot->info, sizeof *info, lk::kOldestInfo, "snapshot_info");
 }
 
 const lk_plan *lk_snapshot_plan(const lk_snapshot *snapshot) {

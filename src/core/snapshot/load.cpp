@@ -35,6 +35,7 @@ class Loader {
           reader_(cache->context->allocator, source),
           loaded_(cache->context->allocator),
           known_(cache->context->allocator),
+          versions_(cache->context->allocator),
           copies_(cache->context->allocator) {}
     ~Loader();
 
@@ -44,10 +45,13 @@ class Loader {
     lk_status check_model() const;
     lk_status check_plan() const;
     lk_status fail_plan(const Array<uint8_t> &own) const;
+    lk_status check_states() const;
     lk_status check_capacity(const SnapshotTarget &target) const;
     lk_status load_sequence();
     lk_status load_query_stats(const SequencePart &part, Sequence *sequence);
     lk_status load_chunks(const SequencePart &part, Sequence *sequence);
+    lk_status load_versions(Sequence *sequence);
+    lk_status load_states(const StateVersion &version);
     lk_status share_blocks(Sequence *sequence, const SnapshotBlocks &at);
     lk_status load_block(Sequence *sequence, uint64_t number);
     lk_status load_part(const BlockPart &part, bool is_sink, CacheBlock *block, uint32_t *n_taken);
@@ -65,7 +69,8 @@ class Loader {
     lk_snapshot_desc desc_{};
     SnapshotReader reader_;
     Array<Sequence *> loaded_;
-    Array<CacheBlock *> known_;  // by number in the snapshot
+    Array<CacheBlock *> known_;       // by number in the snapshot
+    Array<StateVersion *> versions_;  // by number in the snapshot, each held
     Array<SlotCopy> copies_;
 };
 
@@ -75,6 +80,8 @@ lk_status no_block_memory(size_t n) {
 
 // What was not joined goes.
 Loader::~Loader() {
+    for (StateVersion *version : versions_)
+        release_version(&cache_, version);
     for (Sequence *sequence : loaded_)
         free_sequence(&cache_, sequence);
     cache_.slots.trim();
@@ -86,6 +93,7 @@ lk_status Loader::load(const SnapshotTarget &target) {
     LK_TRY(reader_.open());
     LK_TRY(check_plan());
     LK_TRY(check_model());
+    LK_TRY(check_states());
     LK_TRY(check_capacity(target));
     const uint32_t n = reader_.header().n_sequences;
     if (!loaded_.reserve(n))
@@ -152,6 +160,20 @@ lk_status Loader::fail_plan(const Array<uint8_t> &own) const {
                 length(own), excerpt(own));
 }
 
+lk_status Loader::check_states() const {
+    const Array<uint64_t> &own = cache_.states.bytes;
+    const Array<uint64_t> &theirs = reader_.state_bytes();
+    if (own.size() != theirs.size())
+        return fail(LK_E_MISMATCH, "the snapshot has %zu recurrent states, the cache %zu",
+                    theirs.size(), own.size());
+    for (size_t i = 0; i < own.size(); ++i)
+        if (own[i] != theirs[i])
+            return fail(LK_E_MISMATCH,
+                        "recurrent state %zu has %llu bytes in the snapshot, %llu in the cache", i,
+                        ull{theirs[i]}, ull{own[i]});
+    return LK_OK;
+}
+
 lk_status Loader::check_capacity(const SnapshotTarget &target) const {
     const uint32_t n = reader_.header().n_sequences;
     if (target.n_sequences)
@@ -175,6 +197,7 @@ lk_status Loader::load_sequence() {
     loaded_.push(sequence);
     LK_TRY(load_query_stats(*part, sequence));
     LK_TRY(load_chunks(*part, sequence));
+    LK_TRY(load_versions(sequence));
     const uint64_t n_blocks = block_count(cache_.plan.model, part->record.n_tokens);
     while (sequence->block_table.size() < n_blocks) {
         SnapshotBlocks at;
@@ -239,6 +262,42 @@ lk_status Loader::load_chunks(const SequencePart &part, Sequence *sequence) {
         return status;
     std::memcpy(sequence->chunks->order.data(), part.order, n * sizeof(uint32_t));
     std::memcpy(sequence->chunks->assigned.data(), part.assigned, n);
+    return LK_OK;
+}
+
+lk_status Loader::load_versions(Sequence *sequence) {
+    const size_t n = reader_.n_versions();
+    LK_TRY(list_versions(&cache_, n, sequence));
+    for (size_t i = 0; i < n; ++i) {
+        SnapshotVersion at;
+        LK_TRY(reader_.next_version(&at));
+        if (at.is_new) {
+            if (!versions_.reserve(versions_.size() + 1))
+                return fail(LK_E_NOMEM, "no memory for a list of %zu versions",
+                            versions_.size() + 1);
+            StateVersion *version = nullptr;
+            LK_TRY(make_version(&cache_, at.n_tokens, &version));
+            versions_.push(version);
+            LK_TRY(load_states(*version));
+        }
+        ++versions_[at.number]->n_holders;
+        sequence->versions.push(versions_[at.number]);
+    }
+    return LK_OK;
+}
+
+lk_status Loader::load_states(const StateVersion &version) {
+    SnapshotStates part{};
+    while (part.first_byte + part.n_bytes < reader_.version_bytes()) {
+        LK_TRY(reader_.next_states(&part));
+        copies_.clear();
+        if (!add_state_copies(cache_.states, version.memory, part.first_byte, part.n_bytes,
+                              const_cast<uint8_t *>(part.bytes), &copies_))
+            return fail(LK_E_NOMEM, "no memory for the copies of %zu states",
+                        cache_.states.bytes.size());
+        LK_TRY(cache_.device->upload(copies_.data(), static_cast<uint32_t>(copies_.size())));
+        LK_TRY(report_progress(desc_, reader_.done_bytes(), reader_.header().total_bytes));
+    }
     return LK_OK;
 }
 

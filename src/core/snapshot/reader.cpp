@@ -56,7 +56,13 @@ lk_status SnapshotReader::open() {
         return fail(LK_E_CORRUPT, "snapshot: the plan does not fit its hash");
     constexpr uint64_t kMostClass = sizeof(FormatRecord) + LK_MAX_HEAD_DIM;
     LK_TRY(keep_chunk(ChunkKind::kClasses, 0, header_.n_formats * kMostClass, &format_bytes_));
-    return read_formats(format_bytes_.data(), format_bytes_.size(), header_.n_formats, &formats_);
+    LK_TRY(read_formats(format_bytes_.data(), format_bytes_.size(), header_.n_formats, &formats_));
+    if (!header_.n_states)
+        return LK_OK;
+    const uint8_t *sizes = nullptr;
+    uint64_t n_bytes = 0;
+    LK_TRY(take_chunk(ChunkKind::kStateSizes, 0, kMaxStates * sizeof(uint64_t), &sizes, &n_bytes));
+    return read_state_sizes(sizes, n_bytes, header_.n_states, &state_bytes_, &version_bytes_);
 }
 
 // Chunks that the plan has and the tokens hold, in order where the plan leaves them so.
@@ -117,6 +123,46 @@ lk_status SnapshotReader::next_sequence(const Plan &plan, const SequencePart **o
     block_of_sequence_ = block_of_run_ = 0;
     run_ = 0;
     *out = &part_;
+    next_version_ = 0;
+    if (!header_.n_states)
+        return LK_OK;
+    const uint8_t *versions = nullptr;
+    uint64_t n_bytes = 0;
+    LK_TRY(take_chunk(ChunkKind::kVersions, 0, kMaxVersions * sizeof(VersionRecord), &versions,
+                      &n_bytes));
+    return read_versions(versions, n_bytes, part_.record.n_tokens, &versions_);
+}
+
+// A version that sequences share is after the same tokens of each.
+lk_status SnapshotReader::next_version(SnapshotVersion *out) {
+    const VersionRecord &version = versions_[next_version_++];
+    const uint64_t n_known = version_tokens_.size();
+    if (version.number > n_known ||
+        (version.number < n_known && version_tokens_[version.number] != version.n_tokens))
+        return fail(LK_E_CORRUPT, "snapshot: version %llu after %llu tokens, the next one is %llu",
+                    ull{version.number}, ull{version.n_tokens}, ull{n_known});
+    *out = {version.number, version.n_tokens, version.number == n_known};
+    next_state_byte_ = 0;
+    return !out->is_new || version_tokens_.push(version.n_tokens)
+               ? LK_OK
+               : fail(LK_E_NOMEM, "no memory for a list of %llu versions", ull{n_known + 1});
+}
+
+lk_status SnapshotReader::next_states(SnapshotStates *out) {
+    const uint8_t *body = nullptr;
+    uint64_t n_bytes = 0;
+    LK_TRY(take_chunk(ChunkKind::kStates, sizeof(StateRecord) + 1, kMaxPartBytes, &body, &n_bytes));
+    StateRecord record;
+    std::memcpy(&record, body, sizeof record);
+    n_bytes -= sizeof record;
+    if (record.number != version_tokens_.size() - 1 || record.first_byte != next_state_byte_ ||
+        n_bytes % 16 || n_bytes > version_bytes_ - next_state_byte_)
+        return fail(LK_E_CORRUPT,
+                    "snapshot: bytes %llu + %llu of version %llu, not %llu of %llu of version %zu",
+                    ull{record.first_byte}, ull{n_bytes}, ull{record.number}, ull{next_state_byte_},
+                    ull{version_bytes_}, version_tokens_.size() - 1);
+    next_state_byte_ += n_bytes;
+    *out = {record.first_byte, n_bytes, body + sizeof record};
     return LK_OK;
 }
 
@@ -240,12 +286,14 @@ bool SnapshotReader::looks_good_ahead() {
 
 lk_status SnapshotReader::finish() {
     if (n_sequences_ != header_.n_sequences || blocks_.size() != header_.n_blocks ||
-        n_tokens_ != header_.n_tokens || done_bytes_ != header_.total_bytes)
+        n_tokens_ != header_.n_tokens || version_tokens_.size() != header_.n_versions ||
+        done_bytes_ != header_.total_bytes)
         return fail(LK_E_CORRUPT,
-                    "snapshot: %zu blocks, %llu tokens and %llu bytes, its header says %llu, %llu "
-                    "and %llu",
-                    blocks_.size(), ull{n_tokens_}, ull{done_bytes_}, ull{header_.n_blocks},
-                    ull{header_.n_tokens}, ull{header_.total_bytes});
+                    "snapshot: %zu blocks, %llu tokens, %zu versions and %llu bytes, its header "
+                    "says %llu, %llu, %llu and %llu",
+                    blocks_.size(), ull{n_tokens_}, version_tokens_.size(), ull{done_bytes_},
+                    ull{header_.n_blocks}, ull{header_.n_tokens}, ull{header_.n_versions},
+                    ull{header_.total_bytes});
     return source_.finish();
 }
 

@@ -115,6 +115,7 @@ class Writer {
           numbers_(cache->context->allocator),
           runs_(cache->context->allocator),
           copies_(cache->context->allocator),
+          versions_(cache->context->allocator),
           formats_(cache->context->allocator),
           plan_text_(cache->context->allocator) {}
 
@@ -132,6 +133,11 @@ class Writer {
     lk_status number_blocks(const Sequence &sequence);
     lk_status put_sequence(const Sequence &sequence);
     lk_status put_block(const Sequence &sequence, const Block &block, uint64_t number);
+    lk_status put_state_sizes();
+    lk_status put_versions(const Sequence &sequence);
+    lk_status put_states(const StateVersion &version);
+    lk_status fill_states(const StateVersion &version, uint64_t first, uint64_t n_bytes,
+                          uint8_t *to);
     lk_status fill_sequence(const SequenceRecord &record, const Sequence &sequence, uint8_t *to);
     lk_status fill_part(const Block &block, const BlockRecord &record, uint8_t *to);
     bool add_page(uint16_t page_format, uint64_t payload, uint64_t metadata, uint8_t **to);
@@ -146,6 +152,8 @@ class Writer {
     BlockNumbers numbers_;
     Array<BlockRun> runs_;  // of one sequence
     Array<SlotCopy> copies_;
+    Array<VersionRecord> versions_;  // of one sequence
+    uint64_t n_versions_ = 0;        // that were numbered
     Array<FormatBytes> formats_;
     Array<uint8_t> plan_text_;
     SnapshotSink *sink_ = nullptr;  // null while it measures
@@ -183,6 +191,7 @@ lk_status Writer::open(const SnapshotChoice &choice) {
     LK_TRY(choose(choice));
     LK_TRY(settle_cache(&cache_, "saved"));
     LK_TRY(cache_.stat_queue.flush());
+    LK_TRY(save_states(&cache_));
     LK_TRY(numbers_.open(cache_.plan.model, sequences_));
     LK_TRY(plan_text(cache_.plan.model, cache_.context->allocator, &plan_text_));
     for (const PageFormat &page : cache_.formats.table)
@@ -192,6 +201,8 @@ lk_status Writer::open(const SnapshotChoice &choice) {
     lk_status status = walk();
     header_.total_bytes = done_bytes_;
     header_.n_blocks = numbers_.n_blocks();
+    header_.n_states = static_cast<uint32_t>(cache_.states.bytes.size());
+    header_.n_versions = n_versions_;
     return status;
 }
 
@@ -203,6 +214,8 @@ lk_status Writer::write(SnapshotSink *sink) {
 
 lk_status Writer::walk() {
     numbers_.restart();
+    ++cache_.sequences.next_walk;
+    n_versions_ = 0;
     LK_TRY(put_header());
     LK_TRY(chunk(ChunkKind::kModel, desc_.fingerprint_bytes, [&](uint8_t *to) {
         if (desc_.fingerprint_bytes)
@@ -214,6 +227,8 @@ lk_status Writer::walk() {
         return LK_OK;
     }));
     LK_TRY(put_formats());
+    if (cache_.states.has_any())
+        LK_TRY(put_state_sizes());
     for (const Sequence *sequence : sequences_)
         LK_TRY(put_sequence(*sequence));
     return LK_OK;
@@ -303,6 +318,8 @@ lk_status Writer::put_sequence(const Sequence &sequence) {
     record.deferral = sequence.pending ? lk_defer{LK_DEFER_REFUSE} : sequence.deferral;
     lk_status status = chunk(ChunkKind::kSequence, sequence_bytes(record),
                              [&](uint8_t *to) { return fill_sequence(record, sequence, to); });
+    if (!status && cache_.states.has_any())
+        status = put_versions(sequence);
     size_t ordinal = 0;
     for (const BlockRun &run : runs_)
         for (uint64_t i = 0; !status && i < run.n_blocks; ++i, ++ordinal)
@@ -352,6 +369,63 @@ lk_status Writer::fill_sequence(const SequenceRecord &record, const Sequence &se
     return copies_.empty()
                ? LK_OK
                : cache_.device->download(copies_.data(), static_cast<uint32_t>(copies_.size()));
+}
+
+lk_status Writer::put_state_sizes() {
+    const Array<uint64_t> &bytes = cache_.states.bytes;
+    const uint64_t n_bytes = bytes.size() * sizeof(uint64_t);
+    return chunk(ChunkKind::kStateSizes, n_bytes, [&](uint8_t *to) {
+        std::memcpy(to, bytes.data(), n_bytes);
+        return LK_OK;
+    });
+}
+
+// Versions are numbered as they come; forks have the same ones.
+lk_status Writer::put_versions(const Sequence &sequence) {
+    const uint64_t first_new = n_versions_;
+    versions_.clear();
+    for (StateVersion *version : sequence.versions) {
+        if (version->walk != cache_.sequences.next_walk)
+            version->number = n_versions_++;
+        version->walk = cache_.sequences.next_walk;
+        if (!versions_.push({version->n_tokens, version->number}))
+            return fail(LK_E_NOMEM, "no memory for the versions of sequence %llu",
+                        ull{sequence.id});
+    }
+    const uint64_t n_bytes = versions_.size() * sizeof(VersionRecord);
+    LK_TRY(chunk(ChunkKind::kVersions, n_bytes, [&](uint8_t *to) {
+        if (n_bytes)
+            std::memcpy(to, versions_.data(), n_bytes);
+        return LK_OK;
+    }));
+    for (const StateVersion *version : sequence.versions)
+        if (version->number >= first_new)
+            LK_TRY(put_states(*version));
+    return LK_OK;
+}
+
+lk_status Writer::put_states(const StateVersion &version) {
+    constexpr uint64_t kMost = kMaxPartBytes - sizeof(StateRecord);
+    const uint64_t total = content_bytes(cache_.states);
+    lk_status status = LK_OK;
+    for (uint64_t first = 0; !status && first < total; first += kMost) {
+        const uint64_t n_bytes = std::min(kMost, total - first);
+        status = chunk(ChunkKind::kStates, sizeof(StateRecord) + n_bytes,
+                       [&](uint8_t *to) { return fill_states(version, first, n_bytes, to); });
+    }
+    return status;
+}
+
+lk_status Writer::fill_states(const StateVersion &version, uint64_t first, uint64_t n_bytes,
+                              uint8_t *to) {
+    const StateRecord record = {version.number, first};
+    std::memcpy(to, &record, sizeof record);
+    copies_.clear();
+    if (!add_state_copies(cache_.states, version.memory, first, n_bytes, to + sizeof record,
+                          &copies_))
+        return fail(LK_E_NOMEM, "no memory for the copies of %zu states",
+                    cache_.states.bytes.size());
+    return cache_.device->download(copies_.data(), static_cast<uint32_t>(copies_.size()));
 }
 
 uint32_t Writer::part_of(const Block &block, uint32_t first, uint64_t *n_bytes) const {

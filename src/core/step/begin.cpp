@@ -30,6 +30,8 @@ struct BeginArgs {
     const lk_sequence *ids;
     const uint32_t *n_tokens;
     const int32_t *parent;
+    const uint32_t *spans = nullptr;  // [n_spans][3]
+    uint32_t n_spans = 0;
 };
 
 lk_status check_member(lk_cache *cache, const BeginArgs &args, uint32_t i, uint64_t first,
@@ -69,6 +71,50 @@ lk_status no_step_memory(uint64_t bytes) {
     return fail(LK_E_NOMEM, "no memory for the step's lists of %llu bytes", ull{bytes});
 }
 
+lk_status check_windows(const lk_cache *cache, uint32_t index, uint32_t n_tokens) {
+    for (uint32_t l = 0; l < cache->formats.layers.size(); ++l) {
+        const uint32_t window = cache->formats.layers[l].view.window_tokens;
+        if (window && n_tokens > window)
+            return fail(LK_E_UNSUPPORTED, "span %u has %u tokens, the window of layer %u has %u",
+                        index, n_tokens, l, window);
+    }
+    return LK_OK;
+}
+
+// Each token of a sequence reaches to itself, until its spans are known.
+void start_reach(lk_cache *cache, StepSequence *member) {
+    uint32_t *reach = cache->step.reaches.data() + member->first_new;
+    for (uint32_t i = 0; i < member->n_new; ++i)
+        reach[i] = i;
+    member->reach = reach;
+}
+
+lk_status plan_spans(lk_cache *cache, const BeginArgs &args) {
+    Step &step = cache->step;
+    if (args.n_spans && !args.spans)
+        return fail(LK_E_ARGUMENT, "spans is NULL, n_spans is %u", args.n_spans);
+    uint32_t sequence = 0;  // of the span before, and its end
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < args.n_spans; ++i) {
+        const uint32_t *span = args.spans + size_t{3} * i;
+        end = span[0] == sequence ? end : 0;
+        if (span[0] < sequence || span[0] >= args.n_sequences || span[1] < end ||
+            span[2] <= span[1] || span[2] > step.sequences[span[0]].n_new)
+            return fail(LK_E_ARGUMENT,
+                        "span %u has tokens %u to %u of sequence %u of %u, after token %u of %u", i,
+                        span[1], span[2], span[0], args.n_sequences, end, sequence);
+        sequence = span[0];
+        end = span[2];
+        LK_TRY(check_windows(cache, i, span[2] - span[1]));
+        StepSequence &member = step.sequences[sequence];
+        if (!member.reach)
+            start_reach(cache, &member);
+        for (uint32_t t = span[1]; t < end; ++t)
+            step.reaches.data()[member.first_new + t] = end - 1;
+    }
+    return LK_OK;
+}
+
 // Check the arguments and note who takes part.
 lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
     Step &step = cache->step;
@@ -87,7 +133,7 @@ lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
     if (args.parent)
         for (StepSequence &member : step.sequences)
             member.parent = step.parents.data() + member.first_new;
-    return LK_OK;
+    return plan_spans(cache, args);
 }
 
 lk_status add_blocks(lk_cache *cache, const StepSequence &member) {
@@ -113,6 +159,8 @@ lk_status reserve_blocks(lk_cache *cache) {
         if (!status)
             status = add_blocks(cache, member);
     }
+    if (!status)
+        status = reserve_states(cache);
     if (status)
         drop_step(cache);
     cache->slots.trim();
@@ -135,7 +183,8 @@ void view_sequences(lk_cache *cache) {
                          member.n_new,
                          member.first_new,
                          member.is_draft() ? 1 : 0,
-                         member.parent};
+                         member.parent,
+                         member.reach};
     }
 }
 
@@ -143,9 +192,11 @@ void view_sequences(lk_cache *cache) {
 lk_status begin_batch(lk_cache *cache) {
     const Step &step = cache->step;
     view_sequences(cache);
-    const lk_status status =
+    lk_status status =
         cache->device->begin({step.views.data(), static_cast<uint32_t>(step.views.size()),
                               step.n_tokens, step.query_stat_bytes});
+    if (!status)
+        status = load_states(cache);
     if (status)
         drop_step(cache);
     return status;
@@ -210,6 +261,7 @@ void drop_tokens(lk_cache *cache, StepSequence *member) {
     drop_blocks(cache, member->sequence, member->n_blocks_before);
     shorten_table(cache, member->sequence);
     return_tail(cache, member);
+    drop_states(cache, member);
     return_attention_scores(member);
 }
 
@@ -242,6 +294,15 @@ extern "C" lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint3
                                    const int32_t *parent) {
     return lk::on_cache(cache, [&] {
         return lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, parent});
+    });
+}
+
+extern "C" lk_status lk_step_begin_spans(lk_cache *cache, const lk_queue *queue,
+                                         uint32_t n_sequences, const lk_sequence *ids,
+                                         const uint32_t *n_tokens, const uint32_t *spans,
+                                         uint32_t n_spans) {
+    return lk::on_cache(cache, [&] {
+        return lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, nullptr, spans, n_spans});
     });
 }
 

@@ -207,6 +207,7 @@ void keep_tokens(lk_cache *cache, StepSequence *member, const Kept &kept) {
     sequence->length += kept.n;
     cache->statistics.counts.n_tokens += kept.n;
     keep_tail(cache, member);
+    keep_states(cache, member);
     keep_attention_scores(member);
     free_hidden_pages(cache, sequence);
 }

@@ -46,6 +46,14 @@ uint8_t replayed(uint8_t state, uint8_t calls, bool owns_kv) {
     return calls & kCapturedAppend && state == kNoKeys ? uint8_t{kHasKeys} : state;
 }
 
+lk_status check_no_spans(const Step &step) {
+    for (const StepSequence &member : step.sequences)
+        if (member.reach)
+            return fail(LK_E_UNSUPPORTED, "sequence %llu has spans, which no graph holds",
+                        ull{member.sequence->id});
+    return LK_OK;
+}
+
 lk_status replay(lk_cache *cache) {
     const BackendTraits &traits = cache->context->backend->traits();
     if (!traits.replays_graphs)
@@ -56,6 +64,7 @@ lk_status replay(lk_cache *cache) {
         if (has_open_scores(member))
             return fail(LK_E_STATE, "the chunks of sequence %llu are scored, which no graph does",
                         ull{member.sequence->id});
+    LK_TRY(check_no_spans(step));
     const uint8_t *calls = step.captured.calls(step.sequences);
     if (!calls)
         return fail(LK_E_STATE,
@@ -78,6 +87,7 @@ lk_status note_capture(lk_cache *cache, uint32_t layer, uint8_t **calls) {
             return fail(LK_E_UNSUPPORTED,
                         "sequence %llu has %u new tokens, at most %d in a step that is captured",
                         ull{member.sequence->id}, member.n_new, LK_DRAFT_TOKENS);
+    LK_TRY(check_no_spans(step));
     LK_TRY(step.captured.add(step.sequences, static_cast<uint32_t>(step.layers.size())));
     *calls = step.captured.calls(step.sequences) + layer;
     return LK_OK;

@@ -21,6 +21,7 @@ struct StepSequence {
     uint32_t n_new;
     uint32_t first_new;     // of the batch
     const int32_t *parent;  // [n_new] or null
+    const uint32_t *reach;  // as BatchSequence's
     // Provisional query statistics, as offsets in bytes from CacheDevice::query_stats().
     uint64_t stats;        // u64 [n_stats][ranked channels]
     uint64_t n_stats;      // n_new up to LK_DRAFT_TOKENS; else see sum_queries.h
@@ -30,6 +31,7 @@ struct StepSequence {
     bool copies_tail;            // its last block may not be written to
     CacheBlock *borrowed_block;  // that one, once its copy is in the block table
     QueryStats *borrowed_stats;  // those it shared until then
+    StateVersion *next_version;  // that a commit adds; null = it writes to the sequence's newest
 
     bool is_draft() const { return n_new <= LK_DRAFT_TOKENS; }
 };
@@ -47,6 +49,7 @@ struct Step {
         : sequences(allocator),
           views(allocator),
           parents(allocator),
+          reaches(allocator),
           layers(allocator),
           attention_scores(allocator),
           captured(allocator) {}
@@ -58,7 +61,8 @@ struct Step {
     Array<StepSequence> sequences;
     Array<BatchSequence> views;
     Array<int32_t> parents;
-    Array<uint8_t> layers;  // LayerState
+    Array<uint32_t> reaches;  // of a step with spans
+    Array<uint8_t> layers;    // LayerState
     uint64_t query_stat_bytes = 0;
     Array<ChunkAttention> attention_scores;  // of the layer at hand
     ReplayShapes captured;                   // in graphs

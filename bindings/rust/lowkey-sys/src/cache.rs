@@ -17,6 +17,11 @@ pub struct lk_cache_desc {
     pub sequence_limit_bytes: u64,
     pub pressure: lk_pressure_fn,
     pub pressure_user: *mut c_void,
+    pub state_bytes: *const u64,
+    pub n_states: u32,
+    pub state_versions: u32,
+    pub state_interval_tokens: u32,
+    pub reserved: u32,
 }
 pub const LK_CACHE_EVICT: u32 = 1;
 pub const LK_CACHE_KEEP_WINDOWED: u32 = 2;
@@ -68,6 +73,7 @@ pub struct lk_cache_stats {
     pub sequences_evicted: u64,
     pub fragmented_bytes: u64,
     pub plane_bytes: [u64; 6],
+    pub state_bytes: u64,
 }
 pub const LK_ALL_TOKENS: u64 = u64::MAX;
 

@@ -35,6 +35,10 @@ pub struct lk_snapshot_info {
     pub fingerprint_bytes: u32,
     pub fingerprint: [u8; 256],
     pub reserved: u32,
+    pub n_state_versions: u64,
+    pub version_bytes: u64,
+    pub n_states: u32,
+    pub reserved2: u32,
 }
 
 #[repr(C)]

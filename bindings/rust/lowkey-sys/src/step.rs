@@ -12,6 +12,15 @@ extern "C" {
         n_tokens: *const u32,
         parent: *const i32,
     ) -> lk_status;
+    pub fn lk_step_begin_spans(
+        cache: *mut lk_cache,
+        queue: *const lk_queue,
+        n_sequences: u32,
+        ids: *const lk_sequence,
+        n_tokens: *const u32,
+        spans: *const u32,
+        n_spans: u32,
+    ) -> lk_status;
     pub fn lk_append(
         cache: *mut lk_cache,
         layer: u32,

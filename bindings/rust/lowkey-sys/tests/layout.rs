@@ -19,6 +19,7 @@ const SOURCE: &str = concat!(
     include_str!("../src/pmkvq.rs"),
     include_str!("../src/rope.rs"),
     include_str!("../src/snapshot.rs"),
+    include_str!("../src/state.rs"),
     include_str!("../src/statistics.rs"),
     include_str!("../src/step.rs"),
     include_str!("../src/vulkan.rs"),
@@ -156,7 +157,8 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         lk_plan_size { size, n_blocks, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
                        metadata_bytes, recent_bytes, table_bytes, cache_bytes }
         lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes,
-                        max_budget_bytes, sequence_limit_bytes, pressure, pressure_user }
+                        max_budget_bytes, sequence_limit_bytes, pressure, pressure_user,
+                        state_bytes, n_states, state_versions, state_interval_tokens, reserved }
         lk_pressure { size, capacity, shortfall_bytes, reserved_bytes, budget_bytes, ids, n_ids,
                       reserved }
         lk_chanmix_layout { size, head_dim, token_bytes, reserved, channel, bits, byte, shift }
@@ -164,10 +166,12 @@ fn values_in_rust() -> BTreeMap<String, i64> {
                          metadata_bytes, recent_bytes, table_bytes, workspace_bytes, free_bytes,
                          pages_packed, pages_dequantized, values_saturated, device_bytes, shared_bytes,
                          pages_copied, pages_shrunk, sequences_evicted, fragmented_bytes,
-                         plane_bytes }
+                         plane_bytes, state_bytes }
+        lk_state { size, memory, data, buffer, offset_bytes, bytes }
         lk_snapshot_desc { size, fingerprint_bytes, fingerprint, progress, progress_user }
         lk_snapshot_info { size, version, n_sequences, n_formats, total_bytes, n_tokens, n_blocks,
-                           geometry_hash, plan_hash, fingerprint_bytes, fingerprint, reserved }
+                           geometry_hash, plan_hash, fingerprint_bytes, fingerprint, reserved,
+                           n_state_versions, version_bytes, n_states, reserved2 }
         lk_snapshot_sequence { size, flags, id, n_tokens, n_blocks, n_shared_blocks }
         lk_snapshot_format { size, is_value, head_dim, page_tokens, channels, n_pages,
                             payload_bytes, metadata_bytes }

@@ -4,6 +4,7 @@ use crate::geometry::Geometry;
 use crate::plan::Plan;
 use crate::pressure::{self, Pressure, PressureAction, PressureFn};
 use crate::rules::Which;
+use crate::state::StateOptions;
 use crate::step::{Step, StepOptions};
 use lowkey_sys as sys;
 use std::cell::RefCell;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 /// How to make a [`Cache`]; see `lk_cache_desc`.
 #[derive(Clone, Copy, Debug)]
-pub struct CacheOptions {
+pub struct CacheOptions<'a> {
     max_sequences: u32,
     max_step_tokens: u32,
     budget_bytes: u64,
@@ -23,9 +24,10 @@ pub struct CacheOptions {
     sequence_limit_bytes: u64,
     evicts: bool,
     keeps_windowed: bool,
+    states: StateOptions<'a>,
 }
 
-impl CacheOptions {
+impl<'a> CacheOptions<'a> {
     /// The hard limit of all bytes that the cache holds; [`Plan::bytes`] computes the bytes of a
     /// length.
     pub fn new(budget_bytes: u64) -> Self {
@@ -38,6 +40,7 @@ impl CacheOptions {
             sequence_limit_bytes: 0,
             evicts: false,
             keeps_windowed: false,
+            states: StateOptions::default(),
         }
     }
     pub fn max_sequences(mut self, n: u32) -> Self {
@@ -67,6 +70,11 @@ impl CacheOptions {
     /// any token; [`Plan::bytes_with_windowed`] counts them.
     pub fn keeps_windowed(mut self, keeps: bool) -> Self {
         self.keeps_windowed = keeps;
+        self
+    }
+    /// The recurrent states of a sequence.
+    pub fn states(mut self, states: StateOptions<'a>) -> Self {
+        self.states = states;
         self
     }
     /// Size of a slab, a multiple of 256 KiB; 0 = 64 MiB.
@@ -102,6 +110,8 @@ pub struct Stats {
     pub fragmented_bytes: u64,
     /// Codes of all pages by width: 16, 8, 4, 3, 2 and 1 bits.
     pub plane_bytes: [u64; 6],
+    /// Recurrent states, those of steps included.
+    pub state_bytes: u64,
 }
 
 /// The C cache, alive while a [`Cache`] or a [`Monitor`] is.
@@ -141,6 +151,7 @@ impl Handle {
             sequences_evicted: raw.sequences_evicted,
             fragmented_bytes: raw.fragmented_bytes,
             plane_bytes: raw.plane_bytes,
+            state_bytes: raw.state_bytes,
         })
     }
     fn poll(&self) -> Result<()> {
@@ -230,7 +241,7 @@ impl<'ctx> Cache<'ctx> {
         context: &'ctx Context,
         geometry: &Geometry,
         plan: &Plan,
-        options: CacheOptions,
+        options: CacheOptions<'_>,
     ) -> Result<Self> {
         Self::create(context, geometry, plan, options, None)
     }
@@ -241,7 +252,7 @@ impl<'ctx> Cache<'ctx> {
         context: &'ctx Context,
         geometry: &Geometry,
         plan: &Plan,
-        options: CacheOptions,
+        options: CacheOptions<'_>,
         pressure: impl FnMut(Pressure) -> PressureAction + Send + 'static,
     ) -> Result<Self> {
         Self::create(context, geometry, plan, options, Some(Box::new(Box::new(pressure))))
@@ -251,7 +262,7 @@ impl<'ctx> Cache<'ctx> {
         context: &'ctx Context,
         geometry: &Geometry,
         plan: &Plan,
-        options: CacheOptions,
+        options: CacheOptions<'_>,
         mut pressure: Option<Box<PressureFn>>,
     ) -> Result<Self> {
         let mut desc = initial(sys::lk_cache_desc_init)?;
@@ -261,6 +272,7 @@ impl<'ctx> Cache<'ctx> {
         desc.slab_bytes = options.slab_bytes;
         desc.max_budget_bytes = options.max_budget_bytes;
         desc.sequence_limit_bytes = options.sequence_limit_bytes;
+        options.states.fill(&mut desc);
         for (is_set, flag) in [
             (options.evicts, sys::LK_CACHE_EVICT),
             (options.keeps_windowed, sys::LK_CACHE_KEEP_WINDOWED),

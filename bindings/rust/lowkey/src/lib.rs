@@ -39,6 +39,7 @@ mod plan;
 mod pressure;
 mod rules;
 mod snapshot;
+mod state;
 mod step;
 mod tensor;
 
@@ -56,6 +57,7 @@ pub use rules::{
     Which,
 };
 pub use snapshot::SnapshotOptions;
+pub use state::{StateMemory, StateOptions};
 pub use step::{Appended, Queue, Step, StepOptions};
 pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};
 

@@ -55,6 +55,9 @@ pub struct StepOptions<'a> {
     /// A draft tree: for each new token the index of its parent among its sequence's new tokens,
     /// or -1 for the last committed one.
     pub parents: Option<&'a [i32]>,
+    /// Spans of new tokens that see each other both ways, without a draft tree: the index of the
+    /// sequence in the step, the first token and the end; see `lk_step_begin_spans`.
+    pub spans: &'a [[u32; 3]],
 }
 
 /// An open step. Dropping it discards it, unless it was committed.
@@ -95,18 +98,40 @@ impl<'s> Step<'s> {
         }
         let queue = options.queue.map_or(ptr::null(), Queue::as_raw);
         let parents = options.parents.map_or(ptr::null(), <[i32]>::as_ptr);
-        // SAFETY: the arrays have the passed numbers of elements, and are copied.
-        unsafe {
-            check(sys::lk_step_begin(
-                state.raw(),
-                queue,
-                u32::try_from(ids.len()).unwrap_or(u32::MAX),
-                ids.as_ptr(),
-                n_new.as_ptr(),
-                parents,
-            ))?
-        };
+        let n = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        if options.spans.is_empty() {
+            // SAFETY: the arrays have the passed numbers of elements, and are copied.
+            unsafe {
+                check(sys::lk_step_begin(
+                    state.raw(),
+                    queue,
+                    n,
+                    ids.as_ptr(),
+                    n_new.as_ptr(),
+                    parents,
+                ))?
+            };
+        } else if options.parents.is_some() {
+            return Err(Error::argument("a step has a draft tree or spans, not both"));
+        } else {
+            // SAFETY: as above.
+            unsafe {
+                check(sys::lk_step_begin_spans(
+                    state.raw(),
+                    queue,
+                    n,
+                    ids.as_ptr(),
+                    n_new.as_ptr(),
+                    options.spans.as_ptr() as *const u32,
+                    u32::try_from(options.spans.len()).unwrap_or(u32::MAX),
+                ))?
+            };
+        }
         Ok(Step { state, n_new, n_tokens, is_open: true })
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::lk_cache {
+        self.state.raw()
     }
 
     /// New tokens of the step, over all its sequences: the first dimension of its tensors.
