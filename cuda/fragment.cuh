@@ -91,6 +91,9 @@ __device__ __forceinline__ uint64_t load_shared_address(uint32_t address) {
 __device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
     return load_shared<uint8_t>(address);
 }
+__device__ __forceinline__ uint32_t load_shared_half(uint32_t address) {
+    return load_shared<uint16_t>(address);
+}
 
 // Logits up to this size are multiplied and have their row_max subtracted in one operation. A
 // larger row_max could be rounded by more than the greatest exponent of FP32; logits that are

@@ -10,8 +10,15 @@
 namespace lk {
 namespace cuda {
 
+// Decode of every kind of pages. Above 256 channels a work item has eight columns of plain pages:
+// registers hold the output of no more.
+constexpr bool has_all_kinds(uint32_t head_dim) { return head_dim <= 256; }
 // Decode of pages of 64 and 32 tokens.
 constexpr bool has_short_pages(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
+// Prefill with loops of known length; 80 channels share the kernel of head dims up to 128, since
+// few models have them. A macro, since it decides what is compiled.
+#define LK_HAS_OWN_PREFILL(head_dim) ((head_dim) <= 256 && (head_dim) != 80)
+constexpr bool has_own_prefill(uint32_t head_dim) { return LK_HAS_OWN_PREFILL(head_dim); }
 // Prefill of long steps, which unpacks once for all query columns.
 constexpr bool has_long_steps(uint32_t head_dim) {
     return head_dim == 64 || head_dim == 128 || head_dim == 256;

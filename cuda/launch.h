@@ -24,9 +24,13 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
                           const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
                           uint32_t n_tokens, cudaStream_t stream);
 
-// Pack pages; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
+// Pack pages; bytes as docs/FORMAT.md has them. head_dim, page_tokens and n_parameters, the pairs
+// of a range and a minimum: the largest of the jobs.
 cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
-                        uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
+                        uint32_t head_dim, uint32_t page_tokens, uint32_t n_parameters,
+                        cudaStream_t stream);
+// Shared memory of its thread blocks.
+uint32_t pack_shared_bytes(uint32_t head_dim, uint32_t page_tokens, uint32_t n_parameters);
 cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                               cudaStream_t stream);
 // Move chosen tokens of 16-bit pages to earlier positions.

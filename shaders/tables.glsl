@@ -8,6 +8,7 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 
+#include "format/format_const.h"
 #include "format/widths.h"
 #include "shaders/push.h"
 
@@ -51,6 +52,12 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer La
 uint low_half(uint word) { return word & 0xFFFFu; }
 uint high_half(uint word) { return word >> 16; }
 uint byte_of(uint word, uint i) { return word >> 8u * i & 0xFFu; }
+// The channel of a stored channel by a permutation: docs/FORMAT.md, section 6.
+uint load_channel(Address permutation, uint head_dim, uint slot) {
+    if (head_dim > LK_BYTE_CHANNELS)
+        return ConstWords(permutation).at[slot / 2u] >> 16u * (slot % 2u) & 0xFFFFu;
+    return byte_of(ConstWords(permutation).at[slot / 4u], slot % 4u);
+}
 
 StepTable load_step(Address step) { return StepTableAt(step).table; }
 LayerInfo load_layer(StepTable step, uint layer) {
@@ -68,7 +75,7 @@ StepHeader load_header(StepTable step) {
 }
 
 struct FormatInfo {
-    Address permutation;  // u8 [head_dim] slot -> channel; 0 = identity or the page's own
+    Address permutation;  // of the format, slot -> channel; 0 = identity or the page's own
     uint payload_bytes;
     uint metadata_bytes;      // 0 when raw
     uint minima_offset;       // bytes into the metadata; ranges begin at 0

@@ -154,7 +154,8 @@ __device__ __forceinline__ void multiply_tile(const AttentionScoresArgs &args, c
         uint32_t a[4];
         load_values<false>(*keys.info, keys.payload, keys.metadata, strip, tile, lane, a);
         const uint32_t slot = strip * LK_STRIP_CHANNELS + lane % LK_STRIP_CHANNELS;
-        const uint32_t channel = keys.order ? keys.order[slot] : slot;
+        const uint32_t channel =
+            keys.order ? load_channel(keys.order, args.layer.head_dim, slot) : slot;
         const uint32_t row = queries + channel * kRowBytes + 16 * (lane / 16);
 #pragma unroll
         for (int pair = 0; pair < kSlices / 2; ++pair) {

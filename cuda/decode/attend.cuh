@@ -166,12 +166,14 @@ __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index
 }
 
 // The channels of the keys' slots: in the fixed order of pages, then as they are.
+template <int kStrips>
 __device__ __forceinline__ void read_slots(const DecodeArgs &args, const WorkItem &item,
                                            uint8_t *slots, uint32_t lane) {
+    constexpr uint32_t kHeadDim = kStrips * 16;
     const auto *fixed = reinterpret_cast<const uint8_t *>(args.templates[item.kv_head].permutation);
-    for (uint32_t i = lane; i < args.layer.head_dim; i += kWarp) {
-        slots[i] = fixed ? fixed[i] : static_cast<uint8_t>(i);
-        slots[kRawSlots + i] = static_cast<uint8_t>(i);
+    for (uint32_t i = lane; i < kHeadDim; i += kWarp) {
+        store_channel(slots, kHeadDim, i, fixed ? load_channel(fixed, kHeadDim, i) : i);
+        store_channel(slots + Slots<kStrips>::kRawOffset, kHeadDim, i, i);
     }
 }
 
@@ -202,7 +204,8 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
     __shared__ WorkItem item;
     __shared__ Column columns[Method::kColumns];
     __shared__ LogitRules rules;
-    __shared__ uint8_t slots[2 * kRawSlots];
+    constexpr int kStrips = Method::kStripCount;
+    __shared__ __align__(2) uint8_t slots[2 * Slots<kStrips>::kRawOffset];
     __shared__ __align__(8) uint64_t barriers[kWarps * 2];
     const uint32_t warp = threadIdx.x / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
@@ -231,7 +234,7 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
             find_kv_tiles<Method::kTokenTiles>(args, item, n_tokens, 0, mine, warp, n_warps, lane);
         ring.start(n_mine);
         if (warp == n_warps - 1)
-            read_slots(args, item, slots, lane);
+            read_slots<kStrips>(args, item, slots, lane);
         if (threadIdx.x == 0)
             rules = logit_rules(args, item, n_history, columns);
         __syncthreads();

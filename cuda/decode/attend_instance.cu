@@ -65,9 +65,11 @@ template <>
 cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
                                                         cudaStream_t stream) {
     using namespace instance;
-    switch (args.kind) {
-        case kDecodeF8: return launch_split_k<kDecodeF8>(args, stream);
-        case kDecodeF16: return launch_split_k<kDecodeF16>(args, stream);
+    if constexpr (has_all_kinds(LK_CUDA_HEAD_DIM)) {
+        if (args.kind == kDecodeF8)
+            return launch_split_k<kDecodeF8>(args, stream);
+        if (args.kind == kDecodeF16)
+            return launch_split_k<kDecodeF16>(args, stream);
     }
     if constexpr (has_short_pages(LK_CUDA_HEAD_DIM)) {
         if (args.kind == kDecodeF16Pages64)
@@ -83,12 +85,14 @@ cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
         if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
             return launch_split_k<kDecodeF8By32>(args, stream);
     }
-    if (args.kind == kDecodeF8By32)
-        return launch<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
-    if (args.tile_columns == 4)
-        return launch<ByBytes<kStrips>, kDecodePlain>(args, stream);
-    if (args.tile_columns > 8)
-        return launch<ByF16<kStrips, 2, kDecodePlain>, kDecodePlain>(args, stream);
+    if constexpr (has_all_kinds(LK_CUDA_HEAD_DIM)) {
+        if (args.kind == kDecodeF8By32)
+            return launch<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
+        if (args.tile_columns == 4)
+            return launch<ByBytes<kStrips>, kDecodePlain>(args, stream);
+        if (args.tile_columns > 8)
+            return launch<ByF16<kStrips, 2, kDecodePlain>, kDecodePlain>(args, stream);
+    }
     return launch<ByF16<kStrips, 1, kDecodePlain>, kDecodePlain>(args, stream);
 }
 

@@ -17,6 +17,7 @@
 #define LK_CUDA_DECODE_KEYS_CUH
 
 #include "cuda/decode/parameters.cuh"
+#include "format/rules.h"
 
 namespace lk {
 namespace cuda {
@@ -47,9 +48,21 @@ __device__ __forceinline__ uint4 load_vector(uint32_t address) {
     }
     return load_shared4(address);
 }
-// The channels of stored channels for 16-bit pages follow those for packed pages: raw pages lie
-// among packed ones, and have no permutation.
-constexpr uint32_t kRawSlots = 256;
+// The channels of stored channels in shared memory, as a permutation of kStrips strips has them.
+template <int kStrips>
+struct Slots {
+    static constexpr uint32_t kBytes = bytes_of_channel(kStrips * 16);
+    // Those for 16-bit pages follow those for packed pages: raw pages lie among packed ones, and
+    // have no permutation.
+    static constexpr uint32_t kRawOffset = kStrips * 16 > 256 ? permutation_bytes(kStrips * 16)
+                                                              : 256;
+    uint32_t address;
+
+    __device__ __forceinline__ uint32_t channel(uint32_t slot) const {
+        return kBytes == 1 ? load_shared_byte(address + slot)
+                           : load_shared_half(address + 2 * slot);
+    }
+};
 
 // Copies of the queries in shared memory, [copy][column tile][channel][8 columns] FP16 numbers: as
 // they are, and divided by 16 for k 8-15 of codes below 8 bits.
@@ -141,16 +154,16 @@ struct Work {
 template <int kBits, int kCount, int kTiles, DecodeKind kKind>
 class KeyStrips {
   public:
-    // slots: shared, the channels of the slots; metadata: ranges, then minima.
+    // metadata: ranges, then minima.
+    template <int kStrips>
     __device__ __forceinline__ KeyStrips(const Keys &keys, const Queries &queries,
-                                         uint32_t metadata, uint32_t slots, uint32_t strip,
-                                         uint32_t lane)
+                                         uint32_t metadata, const Slots<kStrips> &slots,
+                                         uint32_t strip, uint32_t lane)
         : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
-        slots += strip * 16 + (lane & 15u);
         uint32_t channel[kCount];
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
-            channel[n] = load_shared_byte(slots + n * 16);
+            channel[n] = slots.channel(strip * 16 + (lane & 15u) + n * 16);
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
             load_queries(queries, channel[n], n);

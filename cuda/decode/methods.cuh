@@ -56,7 +56,7 @@ class ByF16 {
                 continue;
             }
             const Keys keys = read_keys(kv_tile);
-            multiply_keys<kStrips, KeysByF16<kTiles, kKind>>(ring, keys, queries, slots, lane,
+            multiply_keys<kStrips, KeysByF16<kTiles, kKind>>(ring, keys, queries, {slots}, lane,
                                                              work);
             const Values values = read_values(kv_tile);
             (void)ring.wait();
@@ -156,7 +156,7 @@ class ByBytes {
         {
             const Keys keys = read_keys(kv_tile);
             Work<1> work;
-            multiply_keys<kStrips, KeysByF16<1, kDecodePlain>>(ring, keys, queries, slots,
+            multiply_keys<kStrips, KeysByF16<1, kDecodePlain>>(ring, keys, queries, {slots},
                                                                lane.lane, work);
             float x[kPageTiles * 2];
 #pragma unroll
@@ -298,7 +298,7 @@ class BySplitK {
                 arranged.address = arrange_own_split_k<kStrips>(
                     keys, queries.address, ring.own_queries(), slots, lane.lane);
             }
-            multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, slots, lane.lane,
+            multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, {slots}, lane.lane,
                                                         work);
             float x[kTokenTiles * 2];
             finish_split_k<kStrips, kKind>(keys, work, position.first_token, lane, rules, x);

@@ -17,7 +17,8 @@ struct KeysByF16 {
     static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
     using Strips = KeyStrips<kBits, kCount, kTiles, kKind>;
-    using SharedStrip = SharedKeyStrip<kTiles, kKind>;
+    template <int kStrips>
+    using SharedStrip = SharedKeyStrip<kStrips, kTiles, kKind>;
     static constexpr bool kHasBytes = true;      // strips of 8 bits
     static constexpr uint32_t kSlotsOfPair = 2;  // that need such a strip
 };
@@ -28,11 +29,11 @@ using WorkOf = Work<By::kTiles, By::kTokenTiles>;
 // A chunk of packed keys goes through the widths that it holds. Strips [strip, end) are of kBits,
 // as far as the chunk has them: two at a time, which keeps more products in flight, then a last
 // one.
-template <int kBits, class By>
+template <int kBits, class By, int kStrips>
 __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &queries,
-                                               uint32_t metadata, uint32_t slots, uint32_t end,
-                                               uint32_t lane, uint32_t chunk_end, uint32_t &strip,
-                                               uint32_t &words, WorkOf<By> &work) {
+                                               uint32_t metadata, const Slots<kStrips> &slots,
+                                               uint32_t end, uint32_t lane, uint32_t chunk_end,
+                                               uint32_t &strip, uint32_t &words, WorkOf<By> &work) {
     constexpr int kCount = kBits <= 4 && By::kTiles == 1 ? 2 : 1;
     using Strips = typename By::template Strips<kBits, kCount>;
     using Strip = typename By::template Strips<kBits, 1>;
@@ -50,12 +51,12 @@ __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &
 }
 
 // The first strips of the 2-bit plane, where slots are shared in a way that takes more.
-template <class By>
+template <class By, int kStrips>
 __device__ __forceinline__ void multiply_shared(const Keys &keys, const Queries &queries,
-                                                uint32_t metadata, uint32_t slots, uint32_t lane,
-                                                uint32_t chunk_end, uint32_t &strip,
+                                                uint32_t metadata, const Slots<kStrips> &slots,
+                                                uint32_t lane, uint32_t chunk_end, uint32_t &strip,
                                                 uint32_t &words, WorkOf<By> &work) {
-    using Strip = typename By::SharedStrip;
+    using Strip = typename By::template SharedStrip<kStrips>;
 #pragma unroll 1
     for (; strip >= keys.end4 && (strip - keys.end4) * 16 < By::kSlotsOfPair * keys.n_shared &&
            words < chunk_end;
@@ -77,14 +78,15 @@ __device__ __forceinline__ void scale_to_2(const Keys &keys, WorkOf<By> &work) {
 // Keys of a packed page.
 template <int kStrips, class By>
 __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, const Queries &queries,
-                                              uint32_t slots, uint32_t lane, WorkOf<By> &work) {
+                                              Slots<kStrips> slots, uint32_t lane,
+                                              WorkOf<By> &work) {
     constexpr DecodeKind kKind = By::kKind;
     const uint32_t metadata = ring.key_metadata();
     const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;
     if (keys.permutation_offset)
-        slots = metadata + keys.permutation_offset;
+        slots.address = metadata + keys.permutation_offset;
     else if (keys.end16 == kStrips)
-        slots += kRawSlots;
+        slots.address += Slots<kStrips>::kRawOffset;
     work.clear();
     uint32_t strip = 0;
 #pragma unroll 1

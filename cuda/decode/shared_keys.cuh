@@ -37,7 +37,7 @@ __device__ __forceinline__ uint32_t range_offset(const Keys &keys, uint32_t slot
            (slot & 1u);
 }
 
-template <int kTiles, DecodeKind kKind>
+template <int kStrips, int kTiles, DecodeKind kKind>
 class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
     using Base = KeyStrips<2, 1, kTiles, kKind>;
     using Base::folded_;
@@ -48,8 +48,8 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
 
   public:
     __device__ __forceinline__ SharedKeyStrip(const Keys &keys, const Queries &queries,
-                                              uint32_t metadata, uint32_t slots, uint32_t strip,
-                                              uint32_t lane)
+                                              uint32_t metadata, const Slots<kStrips> &slots,
+                                              uint32_t strip, uint32_t lane)
         : Base(keys, queries, metadata, slots, strip, lane),
           all_queries_(queries),
           slots_(slots),
@@ -65,7 +65,7 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
         if (!has_partners)
             return;
         const uint32_t slot = keys_.end4 * 16 + high_slot(keys_, first_ + (lane_ & 15u));
-        this->load_queries(all_queries_, load_shared_byte(slots_ + slot), 0);
+        this->load_queries(all_queries_, slots_.channel(slot), 0);
         scale(kOutlierHighFactor);
         uint32_t positions[4];
 #pragma unroll
@@ -125,7 +125,7 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
     }
 
     const Queries &all_queries_;
-    const uint32_t slots_;
+    const Slots<kStrips> slots_;
     const uint32_t first_;  // slot of the strip, in the plane
 };
 

@@ -128,9 +128,10 @@ class SplitKKeyStrips {
     static constexpr int kTokenTiles = kTilesOf<kKind>;
     using PageWork = Work<1, kTokenTiles>;
 
+    template <int kStrips>
     __device__ __forceinline__ SplitKKeyStrips(const Keys &keys, const Queries &queries,
-                                               uint32_t metadata, uint32_t, uint32_t strip,
-                                               uint32_t lane)
+                                               uint32_t metadata, const Slots<kStrips> &,
+                                               uint32_t strip, uint32_t lane)
         : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
         const bool is_raw = kBits == 16 && keys.end16 * kSplitKStripBytes == queries.tile_bytes;
 #pragma unroll
@@ -242,9 +243,10 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
     using typename Base::PageWork;
 
   public:
+    template <int kStrips>
     __device__ __forceinline__ SharedSplitKStrip(const Keys &keys, const Queries &queries,
-                                                 uint32_t metadata, uint32_t slots, uint32_t strip,
-                                                 uint32_t lane)
+                                                 uint32_t metadata, const Slots<kStrips> &slots,
+                                                 uint32_t strip, uint32_t lane)
         : Base(keys, queries, metadata, slots, strip, lane),
           all_queries_(queries),
           first_((strip - keys.end4) * 16) {}
@@ -291,6 +293,7 @@ struct KeysBySplitK {
     static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
     using Strips = SplitKKeyStrips<kBits, kCount, kKind>;
+    template <int>
     using SharedStrip = SharedSplitKStrip<kKind>;
     static constexpr bool kHasBytes = kKind != kDecodeF8Narrow;
     static constexpr uint32_t kSlotsOfPair = 1;

@@ -21,14 +21,15 @@ __device__ const uint8_t *channel_order(const FormatInfo &c, const DequantizeJob
 // Write a lane's values of slots to their channels.
 template <bool kIsValue>
 __device__ void store_values(const uint32_t (&values)[4], uint32_t strip, uint32_t tile,
-                             uint32_t lane, const uint8_t *order, const Steps &tokens,
-                             const Steps &channels, uint16_t *target) {
+                             uint32_t lane, const uint8_t *order, uint32_t head_dim,
+                             const Steps &tokens, const Steps &channels, uint16_t *target) {
     for (uint32_t i = 0; i < kLaneValues; ++i) {
         const uint32_t row = LK_TILE_ROW(lane, i / 2);
         const uint32_t k = LK_TILE_K(lane, i / 2) + i % 2;
         const uint32_t slot = strip * LK_STRIP_CHANNELS + (kIsValue ? row : k);
         const uint32_t token = tile * LK_TILE_TOKENS + (kIsValue ? k : row);
-        target[tokens.offset(token) + channels.offset(order ? order[slot] : slot)] =
+        target[tokens.offset(token) +
+               channels.offset(order ? load_channel(order, head_dim, slot) : slot)] =
             static_cast<uint16_t>(values[i / 2] >> (16 * (i % 2)));
     }
 }
@@ -47,8 +48,8 @@ __device__ void dequantize_page(const FormatInfo &c, const DequantizeJob &job,
     for (uint32_t i = threadIdx.x / LK_LANES; i < n_strips * n_tiles; i += blockDim.x / LK_LANES) {
         uint32_t values[4];
         load_values<kIsValue>(c, payload, metadata, i % n_strips, i / n_strips, lane, values);
-        store_values<kIsValue>(values, i % n_strips, i / n_strips, lane, order, tokens, channels,
-                               reinterpret_cast<uint16_t *>(job.target));
+        store_values<kIsValue>(values, i % n_strips, i / n_strips, lane, order, c.head_dim, tokens,
+                               channels, reinterpret_cast<uint16_t *>(job.target));
     }
 }
 

@@ -13,9 +13,10 @@ namespace cuda {
 
 namespace {
 
-constexpr uint32_t kMaxThreads = 512;
+constexpr uint32_t kMaxThreads = 1024;
 
-// Shared memory of a thread block, in bytes. The offsets suit every kind of image and of group.
+// Shared memory of a thread block, in bytes. The offsets suit every kind of image. Groups are
+// measured once the slots have their places, over what these were found with.
 struct Space {
     uint32_t groups;
     uint32_t scores;
@@ -23,14 +24,14 @@ struct Space {
     uint32_t slot_offsets;
     uint32_t end;
 };
-LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
-    const uint32_t n_entries = head_dim * page_tokens / LK_MIN_GROUP;
+LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens, uint32_t n_parameters) {
     Space space;
-    space.groups = 2 * page_tokens * image_row_values(head_dim);
-    space.scores = space.groups + n_entries * static_cast<uint32_t>(sizeof(Group));
+    space.groups = space.scores = 2 * page_tokens * image_row_values(head_dim);
     space.boosted = space.scores + 4 * head_dim;
     space.slot_offsets = space.boosted + LK_MAX_HEAD_DIM / 8;
-    space.end = space.slot_offsets + 2 * head_dim;
+    const uint32_t slots_end = space.slot_offsets + 2 * head_dim;
+    const uint32_t groups_end = space.groups + n_parameters * static_cast<uint32_t>(sizeof(Group));
+    space.end = slots_end > groups_end ? slots_end : groups_end;
     return space;
 }
 
@@ -54,8 +55,10 @@ __device__ void copy_page(const PackJob &job, const FormatInfo &c) {
             const uint32_t k = LK_TILE_K(lane, j / 2) + j % 2;
             const uint32_t slot = first_slot + (c.is_value ? row : k);
             const uint32_t token = first_token + (c.is_value ? k : row);
-            values[j] = source[order.tokens.offset(token) +
-                               order.channels.offset(permutation ? permutation[slot] : slot)];
+            values[j] =
+                source[order.tokens.offset(token) +
+                       order.channels.offset(
+                           permutation ? load_channel(permutation, c.head_dim, slot) : slot)];
         }
         vectors[i] = make_uint4(values[0] | values[1] << 16, values[2] | values[3] << 16,
                                 values[4] | values[5] << 16, values[6] | values[7] << 16);
@@ -89,7 +92,7 @@ __device__ void channel_position(const Image &image, const FormatInfo &c, uint8_
                                  uint16_t *slot_offsets, uint32_t slot, uint32_t channel) {
     slot_offsets[slot] = static_cast<uint16_t>(image.order.channels.offset(channel));
     if (c.permutes)
-        metadata[c.permutation_offset + slot] = static_cast<uint8_t>(channel);
+        store_channel(metadata + c.permutation_offset, c.head_dim, slot, channel);
 }
 
 // Find where each slot's channel lies: by the page's own permutation, the one of its format, or
@@ -105,7 +108,8 @@ __device__ void order_channels(const Image &image, const FormatInfo &c, const Pa
             channel_position(image, c, metadata, slot_offsets,
                              ranked_slot(rank_space, c.n_ranked, i), i);
         else
-            channel_position(image, c, metadata, slot_offsets, i, permutation ? permutation[i] : i);
+            channel_position(image, c, metadata, slot_offsets, i,
+                             permutation ? load_channel(permutation, c.head_dim, i) : i);
     }
     __syncthreads();
 }
@@ -145,7 +149,7 @@ __device__ void pack_page(const uint4 *slots, const FormatInfo &c, const PackJob
                              find_strip(c, strip), strip, threadIdx.x % kWarp});
 }
 
-__global__ void __launch_bounds__(kMaxThreads, 2)
+__global__ void __launch_bounds__(kMaxThreads)
     pack_kernel(const PackJob *jobs, const FormatInfo *formats) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ FormatInfo c;
@@ -158,7 +162,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
         copy_page(job, c);
         return;
     }
-    const Space space = make_space(c.head_dim, c.page_tokens);
+    const Space space = make_space(c.head_dim, c.page_tokens, 0);  // the end is the launch's
     auto *values = reinterpret_cast<uint16_t *>(shared);
     const Image image = {values, copy_values(job, c, values)};
     const auto *slots = reinterpret_cast<const uint4 *>(shared);
@@ -172,13 +176,18 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 
 }  // namespace
 
+uint32_t pack_shared_bytes(uint32_t head_dim, uint32_t page_tokens, uint32_t n_parameters) {
+    return make_space(head_dim, page_tokens, n_parameters).end;
+}
+
 cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
-                        uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream) {
+                        uint32_t head_dim, uint32_t page_tokens, uint32_t n_parameters,
+                        cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
     const uint32_t packed_tokens =
         page_tokens < LK_MAX_PAGE_TOKENS ? page_tokens : LK_MAX_PAGE_TOKENS;
-    const uint32_t n_bytes = make_space(head_dim, packed_tokens).end;
+    const uint32_t n_bytes = pack_shared_bytes(head_dim, packed_tokens, n_parameters);
     const uint32_t n_tiles = head_dim * packed_tokens / (LK_STRIP_CHANNELS * LK_TILE_TOKENS);
     const uint32_t n_threads = (n_tiles + kWarpTiles - 1) / kWarpTiles * kWarp;
     const cudaError_t error = cudaFuncSetAttribute(

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "cuda/instances.h"
 #include "cuda/prefill/instances.h"
 #include "cuda/prefill/output.cuh"
 
@@ -15,12 +16,27 @@ namespace {
 
 constexpr uint32_t kMergeWarps = 8;
 
+// The strips that the kernel of a head dim has registers for: those of the head dims of
+// cuda-instances, or the most that others share a kernel for.
+template <uint32_t... kHeadDims>
+uint32_t kernel_strips(std::integer_sequence<uint32_t, kHeadDims...>, uint32_t head_dim) {
+    if (has_own_prefill(head_dim) && ((head_dim == kHeadDims) || ...))
+        return head_dim / LK_STRIP_CHANNELS;
+    return head_dim > 128 ? 32 : 8;
+}
+int slices_of(uint32_t head_dim) {
+    return tile_slices(
+        kernel_strips(std::integer_sequence<uint32_t, LK_CUDA_HEAD_DIMS>{}, head_dim));
+}
+
 // Thread blocks of a launch with as many warps.
 TileGrid grid_of(const TileArgs &args, uint32_t n_warps) {
     TileGrid grid{};
+    const int slices = slices_of(args.layer.head_dim);
     const uint32_t group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
     grid.n_warps = n_warps;
-    grid.block_columns = n_warps * warp_columns(args.layer.head_dim);
+    grid.block_columns = n_warps * 8 * slices;
+    grid.stage_tokens = grid.round_tokens = round_tiles(slices) * LK_TILE_TOKENS;
     grid.n_tiles = (args.max_new * group_size + grid.block_columns - 1) / grid.block_columns;
     return grid;
 }
@@ -41,7 +57,7 @@ TileGrid choose_warps(const TileArgs &args) {
 // have.
 uint32_t largest_page(uint32_t head_dim) {
     return 2 * LK_MAX_PAGE_TOKENS * head_dim +
-           2 * (LK_MAX_PAGE_TOKENS / LK_MIN_GROUP) * 4 * head_dim + 2 * head_dim;
+           2 * (LK_MAX_PAGE_TOKENS / LK_MIN_GROUP) * 4 * head_dim + 2 * permutation_bytes(head_dim);
 }
 
 // A page with the tokens of a stage: packed, or staged.
@@ -66,18 +82,17 @@ cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
     const uint32_t free_bytes =
         static_cast<uint32_t>(most) - sizeof(TileTables) - kTileWarps * sizeof(WarpColumns);
     const auto total_bytes = [&](uint32_t pages_bytes) {
-        return tile_layout(head_dim, grid->n_warps, grid->stage_tokens, pages_bytes).total;
+        return tile_layout(head_dim, grid->block_columns, grid->stage_tokens, pages_bytes).total;
     };
-    grid->stage_tokens = kMaxRounds * kRoundTokens;
+    grid->stage_tokens = kMaxRounds * grid->round_tokens;
     if (shares_processor(*grid) ||
         total_bytes(wanted_bytes(head_dim, grid->stage_tokens)) > free_bytes)
-        grid->stage_tokens = kRoundTokens;
+        grid->stage_tokens = grid->round_tokens;
     const uint32_t staged_bytes = 2 * grid->stage_tokens * staged_row_bytes(head_dim);
     while (total_bytes(staged_bytes) > free_bytes) {
         if (grid->n_warps == 1)
             return cudaErrorInvalidConfiguration;
         *grid = grid_of(args, grid->n_warps / 2);
-        grid->stage_tokens = kRoundTokens;
     }
     const uint32_t rest = free_bytes - total_bytes(0);
     const uint32_t wanted = wanted_bytes(head_dim, grid->stage_tokens);
@@ -88,18 +103,25 @@ cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
     return cudaSuccess;
 }
 
+template <uint32_t kHeadDim>
+cudaError_t launch_kernel_of(const TileArgs &args, const TileGrid &grid, cudaStream_t stream) {
+    if constexpr (has_own_prefill(kHeadDim))
+        return launch_tile_kernel<kHeadDim / LK_STRIP_CHANNELS, true>(args, grid, stream);
+    else
+        return launch_tile_kernel<(kHeadDim > 128 ? 32 : 8), false>(args, grid, stream);
+}
+
 template <uint32_t... kHeadDims>
 cudaError_t launch_kernel(std::integer_sequence<uint32_t, kHeadDims...>, const TileArgs &args,
                           const TileGrid &grid, cudaStream_t stream) {
     const uint32_t head_dim = args.layer.head_dim;
     cudaError_t error = cudaSuccess;
-    const bool found =
-        ((head_dim == kHeadDims &&
-          (error = launch_tile_kernel<kHeadDims / 16, true>(args, grid, stream), true)) ||
-         ...);
+    const bool found = ((head_dim == kHeadDims &&
+                         (error = launch_kernel_of<kHeadDims>(args, grid, stream), true)) ||
+                        ...);
     if (found)
         return error;
-    return head_dim > 128 ? launch_tile_kernel<16, false>(args, grid, stream)
+    return head_dim > 128 ? launch_tile_kernel<32, false>(args, grid, stream)
                           : launch_tile_kernel<8, false>(args, grid, stream);
 }
 
@@ -173,7 +195,7 @@ uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks) {
 }
 
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
-    return n_blocks * partial_floats(kTileWarps * warp_columns(head_dim), head_dim);
+    return n_blocks * partial_floats(kTileWarps * 8 * slices_of(head_dim), head_dim);
 }
 
 cudaError_t launch_merge_splits(const TileArgs &args, uint32_t block_columns, uint32_t n_tiles,

@@ -1,8 +1,8 @@
 // Attention of many columns: the kernel.
 //
 // S^T = K Q^T with tokens as rows, O^T = V^T P^T with channels as rows: pages are A operands as
-// they lie. A warp has 32 columns (16 above 128 channels), a thread block up to 8 warps, which
-// share every tile that prefill/load.cuh makes.
+// they lie. A warp has 32 columns (16 above 128 channels, 8 above 256), a thread block up to 8
+// warps, which share every tile that prefill/load.cuh makes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_ATTEND_CUH
@@ -15,9 +15,12 @@
 namespace lk {
 namespace cuda {
 
+template <int kStrips>
+using BlockOf = TileBlock<tile_slices(kStrips)>;
+
 // The queries of a warp as B operands: rows of channels, whose order belongs to the page.
 template <int kStrips>
-__device__ inline bool load_queries(const TileArgs &args, const TileBlock &block,
+__device__ inline bool load_queries(const TileArgs &args, const BlockOf<kStrips> &block,
                                     const WarpColumns &warp, uint8_t *queries) {
     bool has_factors = false;
 #pragma unroll 1
@@ -33,7 +36,8 @@ __device__ inline bool load_queries(const TileArgs &args, const TileBlock &block
 
 // A page is copied ahead if the one before is looked up together with it and has two stages: the
 // barrier between them lets all threads see the copy.
-__device__ inline void find_leads(const TileBlock &block, uint32_t n_views) {
+template <class Block>
+__device__ inline void find_leads(const Block &block, uint32_t n_views) {
     EntryView *views = block.tables->views;
     const uint32_t i = threadIdx.x;
     const auto follows = [&](uint32_t next) {
@@ -47,7 +51,8 @@ __device__ inline void find_leads(const TileBlock &block, uint32_t n_views) {
     }
 }
 
-__device__ inline void look_up_pages(const TileArgs &args, const TileBlock &block, uint32_t page) {
+template <class Block>
+__device__ inline void look_up_pages(const TileArgs &args, const Block &block, uint32_t page) {
     TileTables &tables = *block.tables;
     const uint32_t n_views = min(kPageBatch, tables.mask.page_end - page);
     __syncthreads();
@@ -60,7 +65,8 @@ __device__ inline void look_up_pages(const TileArgs &args, const TileBlock &bloc
 }
 
 // The first stage at or after the beginning of `page`.
-__device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block, uint32_t page,
+template <class Block>
+__device__ inline Stage enter_page(const TileArgs &args, const Block &block, uint32_t page,
                                    uint32_t parity) {
     const Mask &mask = block.tables->mask;
     Stage stage = {page, 0, 0, 0, parity};
@@ -77,8 +83,8 @@ __device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block,
     return stage;
 }
 
-__device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
-                                   const Stage &stage) {
+template <class Block>
+__device__ inline Stage next_stage(const TileArgs &args, const Block &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     if (stage.index + 1 == view.end_stage)
         return enter_page(args, block, stage.page + 1, stage.parity ^ 3);
@@ -92,8 +98,9 @@ __device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
 // The inputs of a strip's products of keys and queries.
 template <int kSlices>
 struct KeyFragments {
-    uint4 a[kRoundTiles];
-    uint32_t b[kSlices / 2][4];  // of two slices: k 0-7 and k 8-15 of the first, then of the second
+    uint4 a[kRoundTiles<kSlices>];
+    // Of two slices: k 0-7 and k 8-15 of the first, then of the second.
+    uint32_t b[(kSlices + 1) / 2][4];
 };
 
 // row: offset of the queries of the lane's channel.
@@ -101,19 +108,21 @@ template <int kSlices>
 __device__ __forceinline__ void load_fragments(uint32_t tiles, uint32_t queries, uint32_t row,
                                                KeyFragments<kSlices> &fragments) {
     const uint32_t lane = threadIdx.x % kWarp;
+    if constexpr (kSlices == 1)
+        load_matrices_transposed(fragments.b[0], queries + row);  // the slice, twice
 #pragma unroll
     for (int pair = 0; pair < kSlices / 2; ++pair)
         load_matrices_transposed(fragments.b[pair],
                                  queries + (row ^ (16 * (2 * pair + lane / 16))));
 #pragma unroll
-    for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
+    for (int tile = 0; tile < static_cast<int>(kRoundTiles<kSlices>); ++tile)
         fragments.a[tile] = load_shared4(tiles + tile * kTileBytes);
 }
 
 // Tiles of keys times the warp's queries. A strip's fragments are loaded during the products of the
 // one before.
 template <int kStrips, bool kExact, int kSlices>
-__device__ __forceinline__ void multiply_keys(const TileBlock &block, const Round &round,
+__device__ __forceinline__ void multiply_keys(const TileBlock<kSlices> &block, const Round &round,
                                               uint32_t rows, uint32_t queries,
                                               Products<kSlices> &products) {
     const uint32_t lane = threadIdx.x % kWarp;
@@ -129,7 +138,7 @@ __device__ __forceinline__ void multiply_keys(const TileBlock &block, const Roun
         const uint32_t two =
             strip % 8 < 4 ? (strip % 4 < 2 ? e.x : e.y) : (strip % 4 < 2 ? e.z : e.w);
         const uint32_t row = strip % 2 ? two >> 16 : two & 0xFFFFu;
-        load_fragments<kSlices>(tiles + strip * kStripRoundBytes, queries, row,
+        load_fragments<kSlices>(tiles + strip * kStripRoundBytes<kSlices>, queries, row,
                                 fragments[strip % 2]);
     };
     load(0);
@@ -141,7 +150,7 @@ __device__ __forceinline__ void multiply_keys(const TileBlock &block, const Roun
             load(strip + 1);
         const KeyFragments<kSlices> &now = fragments[strip % 2];
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles<kSlices>); ++tile) {
             const uint4 &a = now.a[tile];
 #pragma unroll
             for (int slice = 0; slice < kSlices; ++slice)
@@ -152,17 +161,18 @@ __device__ __forceinline__ void multiply_keys(const TileBlock &block, const Roun
 }
 
 template <int kStrips, bool kExact, int kSlices>
-__device__ __forceinline__ void multiply_values(const TileBlock &block, const Round &round,
-                                                const uint32_t (&weights)[kRoundTiles][kSlices][2],
-                                                Accumulators<kStrips> &acc) {
+__device__ __forceinline__ void multiply_values(
+    const TileBlock<kSlices> &block, const Round &round,
+    const uint32_t (&weights)[kRoundTiles<kSlices>][kSlices][2], Accumulators<kStrips> &acc) {
     const uint32_t tiles = round.tiles[1] + 16 * (threadIdx.x % kWarp);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
         if (!kExact && strip >= static_cast<int>(block.n_strips))
             continue;
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
-            const uint4 a = load_shared4(tiles + strip * kStripRoundBytes + tile * kTileBytes);
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles<kSlices>); ++tile) {
+            const uint4 a =
+                load_shared4(tiles + strip * kStripRoundBytes<kSlices> + tile * kTileBytes);
 #pragma unroll
             for (int slice = 0; slice < kSlices; ++slice)
                 mma(acc.out[strip][slice], a.x, a.y, a.z, a.w, weights[tile][slice][0],
@@ -172,41 +182,43 @@ __device__ __forceinline__ void multiply_values(const TileBlock &block, const Ro
 }
 
 template <int kStrips, bool kExact>
-__device__ __forceinline__ void attend_round(const TileArgs &args, const TileBlock &block,
+__device__ __forceinline__ void attend_round(const TileArgs &args, const BlockOf<kStrips> &block,
                                              const WarpColumns &warp, const Round &round,
                                              uint32_t rows, uint32_t queries,
                                              Accumulators<kStrips> &acc) {
     constexpr int kSlices = Accumulators<kStrips>::kSlices;
-    float products[kRoundTiles][kSlices][4] = {};  // as Products<kSlices>, at which nvcc 12.4 fails
+    // As Products<kSlices>, at which nvcc 12.4 fails.
+    float products[kRoundTiles<kSlices>][kSlices][4] = {};
     multiply_keys<kStrips, kExact, kSlices>(block, round, rows, queries, products);
     if (round.shapes)
         shape_logits<kSlices>(args.layer, *block.tables, warp, products);
     if (round.hides)
         hide<kSlices>(args, *block.tables, warp, round, products);
-    uint32_t weights[kRoundTiles][kSlices][2];
+    uint32_t weights[kRoundTiles<kSlices>][kSlices][2];
     weigh<kStrips, kSlices>(products, logit_factor(args.layer), acc, weights);
     multiply_values<kStrips, kExact, kSlices>(block, round, weights, acc);
 }
 
 template <int kStrips, bool kExact>
-__device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlock &block,
+__device__ __forceinline__ void attend_stage(const TileArgs &args, const BlockOf<kStrips> &block,
                                              const WarpColumns &warp, const Stage &stage,
                                              uint32_t queries, Accumulators<kStrips> &acc) {
-    const uint32_t side_bytes = block.n_strips * kStripRoundBytes;
+    constexpr uint32_t kTokens = BlockOf<kStrips>::kRoundTokens;
+    const uint32_t side_bytes = block.n_strips * BlockOf<kStrips>::kStripRoundBytes;
     const uint32_t rows =
         shared_address(block.tables->query_rows[stage.parity / 2][threadIdx.x % 16]);
     Round round;
     round.first_token = stage.first_token;
     round.tiles[0] = shared_address(block.tiles(stage, 0, 0));
     round.shapes = block.tables->has_factors || args.layer.soft_cap > 0;
-    round.hides = !all_are_visible(args.layer, warp, stage, kRoundTokens);
-    const uint32_t n_rounds = (seen_tokens(warp, stage) + kRoundTokens - 1) / kRoundTokens;
+    round.hides = !all_are_visible(args.layer, warp, stage, kTokens);
+    const uint32_t n_rounds = (seen_tokens(warp, stage) + kTokens - 1) / kTokens;
 #pragma unroll 1
     for (uint32_t i = 0; i < n_rounds; ++i) {
-        round.n_tokens = min(kRoundTokens, stage.n_tokens - i * kRoundTokens);
+        round.n_tokens = min(kTokens, stage.n_tokens - i * kTokens);
         round.tiles[1] = round.tiles[0] + side_bytes;
         attend_round<kStrips, kExact>(args, block, warp, round, rows, queries, acc);
-        round.first_token += kRoundTokens;
+        round.first_token += kTokens;
         round.tiles[0] += 2 * side_bytes;
     }
 }
@@ -229,19 +241,21 @@ __device__ __forceinline__ void clear(Accumulators<kStrips> &acc) {
 }
 
 template <int kStrips, bool kExact>
-__device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, const TileGrid &grid,
-                                                uint8_t *memory, TileTables *tables) {
-    TileBlock block;
+__device__ __forceinline__ BlockOf<kStrips> cut_memory(const TileArgs &args, const TileGrid &grid,
+                                                       uint8_t *memory, TileTables *tables) {
+    constexpr int kSlices = Accumulators<kStrips>::kSlices;
+    BlockOf<kStrips> block;
     block.n_strips = kExact ? kStrips : args.layer.head_dim / LK_STRIP_CHANNELS;
     block.head_dim = block.n_strips * LK_STRIP_CHANNELS;
-    const TileLayout layout = tile_layout(block.head_dim, blockDim.x / kWarp, grid.stage_tokens, 0);
+    const TileLayout layout =
+        tile_layout(block.head_dim, blockDim.x / kWarp * 8 * kSlices, grid.stage_tokens, 0);
     block.tables = tables;
     block.stages = memory + layout.stages;
     block.pages = memory + layout.pages;
     block.page_bytes = grid.page_bytes;
     block.page_stride = grid.page_stride;
     block.stage_tokens = grid.stage_tokens;
-    block.row_shift = Accumulators<kStrips>::kSlices == 4 ? 6 : 5;
+    block.row_shift = kSlices == 4 ? 6 : kSlices == 2 ? 5 : 4;
     return block;
 }
 
@@ -250,7 +264,7 @@ __device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, const Tile
 // codes are there already, half of the warps turn to them first, so that their work and the
 // products of the others overlap.
 template <int kStrips, bool kExact>
-__device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlock &block,
+__device__ __forceinline__ void attend_pages(const TileArgs &args, const BlockOf<kStrips> &block,
                                              const WarpColumns &warp, uint32_t queries,
                                              Accumulators<kStrips> &acc) {
     Stage stage = {};
@@ -296,7 +310,7 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     __syncthreads();
     if (!tables.mask.n_columns)
         return;
-    const TileBlock block = cut_memory<kStrips, kExact>(args, grid, memory, &tables);
+    const BlockOf<kStrips> block = cut_memory<kStrips, kExact>(args, grid, memory, &tables);
     // The columns are in shared memory, since registers are scarcest.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)

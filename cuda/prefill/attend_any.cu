@@ -7,7 +7,7 @@ namespace lk {
 namespace cuda {
 
 template cudaError_t launch_tile_kernel<8, false>(const TileArgs &, const TileGrid &, cudaStream_t);
-template cudaError_t launch_tile_kernel<16, false>(const TileArgs &, const TileGrid &,
+template cudaError_t launch_tile_kernel<32, false>(const TileArgs &, const TileGrid &,
                                                    cudaStream_t);
 
 }  // namespace cuda

@@ -32,10 +32,6 @@ struct TileLayout {
     uint32_t total;
 };
 
-// Queries lie as [warp][channel][columns of the warp].
-__host__ __device__ inline uint32_t warp_columns(uint32_t head_dim) {
-    return head_dim > 128 ? 16 : 32;
-}
 __host__ __device__ inline uint32_t stage_bytes(uint32_t head_dim, uint32_t stage_tokens) {
     return 2 * stage_tokens * head_dim * 2;
 }
@@ -43,17 +39,23 @@ __host__ __device__ inline uint32_t stage_bytes(uint32_t head_dim, uint32_t stag
 __host__ __device__ inline uint32_t staged_row_bytes(uint32_t head_dim) {
     return 2 * head_dim + 16;
 }
-__host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t n_warps,
+// Queries lie as [warp][channel][columns of the warp].
+__host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t block_columns,
                                                   uint32_t stage_tokens, uint32_t pages_bytes) {
     TileLayout layout;
-    layout.stages = n_warps * warp_columns(head_dim) * head_dim * 2;
+    layout.stages = block_columns * head_dim * 2;
     layout.pages = layout.stages + 2 * stage_bytes(head_dim, stage_tokens);
     layout.total = layout.pages + pages_bytes;
     return layout;
 }
 
-// The fields of a thread block that the functions below need.
+// The fields of a thread block that the functions below need. kSlices: of a warp's columns.
+template <int kSlices>
 struct TileBlock {
+    static constexpr uint32_t kRoundTiles = cuda::kRoundTiles<kSlices>;
+    static constexpr uint32_t kRoundTokens = cuda::kRoundTokens<kSlices>;
+    static constexpr uint32_t kStripRoundBytes = cuda::kStripRoundBytes<kSlices>;
+
     TileTables *tables;
     uint8_t *stages;
     uint8_t *pages;  // a copy, or two in turn
@@ -78,25 +80,27 @@ struct TileBlock {
 
 // Calls f(strip, tile of the stage, address of the lane's 16 bytes) for the tiles of a side that
 // the warp copies.
-template <class F>
-__device__ __forceinline__ void for_tiles(const TileBlock &block, const Stage &stage, uint32_t side,
+template <class Block, class F>
+__device__ __forceinline__ void for_tiles(const Block &block, const Stage &stage, uint32_t side,
                                           F f) {
-    const uint32_t n_tiles = (stage.n_tokens + kRoundTokens - 1) / kRoundTokens * kRoundTiles;
+    const uint32_t n_rounds = (stage.n_tokens + Block::kRoundTokens - 1) / Block::kRoundTokens;
+    const uint32_t n_tiles = n_rounds * Block::kRoundTiles;
     uint8_t *to = block.tiles(stage, 0, side) + 16 * (threadIdx.x % kWarp);
-    const uint32_t round_bytes = 2 * block.n_strips * kStripRoundBytes;
+    const uint32_t round_bytes = 2 * block.n_strips * Block::kStripRoundBytes;
     const uint32_t n = block.n_strips * n_tiles;
     const uint32_t n_warps = blockDim.x / kWarp;
 #pragma unroll 2
     for (uint32_t i = threadIdx.x / kWarp; i < n; i += n_warps) {
-        const uint32_t strip = n_tiles == 4 ? i / 4 : i / 2;
+        const uint32_t strip = n_tiles == 4 ? i / 4 : n_tiles == 2 ? i / 2 : i;
         const uint32_t tile = i % n_tiles;
         f(strip, tile,
-          to + tile / kRoundTiles * round_bytes + strip * kStripRoundBytes +
-              tile % kRoundTiles * kTileBytes);
+          to + tile / Block::kRoundTiles * round_bytes + strip * Block::kStripRoundBytes +
+              tile % Block::kRoundTiles * kTileBytes);
     }
 }
 
-__device__ inline void copy_tiles(const TileBlock &block, const PageView &page, const Stage &stage,
+template <class Block>
+__device__ inline void copy_tiles(const Block &block, const PageView &page, const Stage &stage,
                                   uint32_t side) {
     const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * page.info.page_tokens;
     const uint32_t first = stage.index * block.stage_tokens / LK_TILE_TOKENS;
@@ -123,7 +127,8 @@ __device__ __forceinline__ void clear_hidden(uint32_t *words, uint32_t tile, uin
 }
 
 // A thread clears the bytes that it copied.
-__device__ inline void clear_rest(const TileBlock &block, const Stage &stage) {
+template <class Block>
+__device__ inline void clear_rest(const Block &block, const Stage &stage) {
     for_tiles(block, stage, 1, [&](uint32_t, uint32_t tile, uint8_t *to) {
         clear_hidden(reinterpret_cast<uint32_t *>(to), tile, stage.n_tokens);
     });
@@ -140,7 +145,8 @@ __device__ inline void copy_page(const PageView &page, uint8_t *copies) {
     copy_bytes_async(to + page.info.payload_bytes, page.metadata, page.info.metadata_bytes);
 }
 
-__device__ inline void copy_staged(const TileBlock &block, const PageView &page, const Stage &stage,
+template <class Block>
+__device__ inline void copy_staged(const Block &block, const PageView &page, const Stage &stage,
                                    uint8_t *to) {
     const uint32_t row_bytes = 2 * block.head_dim;
     const uint32_t token_chunks = row_bytes / 16;
@@ -154,38 +160,43 @@ __device__ inline void copy_staged(const TileBlock &block, const PageView &page,
     }
 }
 
-__device__ inline uint8_t *staged_rows(const TileBlock &block, uint32_t side) {
+template <class Block>
+__device__ inline uint8_t *staged_rows(const Block &block, uint32_t side) {
     return block.pages + side * block.stage_tokens * staged_row_bytes(block.head_dim);
 }
 
 // Does the stage use what other threads are to copy or to look up since the last barrier?
-__device__ inline bool needs_barrier(const TileBlock &block, const Stage &stage) {
+template <class Block>
+__device__ inline bool needs_barrier(const Block &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     return view.pages[0].source == Source::kStaged ||
            (stage.index == view.first_stage && !view.is_ahead);
 }
 
 // Were all pages of the stage copied for an earlier stage?
-__device__ inline bool is_copied(const TileBlock &block, const Stage &stage) {
+template <class Block>
+__device__ inline bool is_copied(const Block &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     return !needs_barrier(block, stage) && view.pages[0].source != Source::kTiles &&
            view.pages[1].source != Source::kTiles;
 }
 
 // Begin the copies of a packed page, and make its tables.
-__device__ inline void start_page(const TileBlock &block, const EntryView &view,
-                                  uint32_t position) {
+template <class Block>
+__device__ inline void start_page(const Block &block, const EntryView &view, uint32_t position) {
     for (const PageView &page : view.pages)
         if (page.source == Source::kCopied)
             copy_page(page, block.pages + position * block.page_stride);
-    const uint32_t side = threadIdx.x / 16;
-    const uint32_t strip = threadIdx.x % 16;
-    if (side < 2 && strip < block.n_strips)
+    for (uint32_t i = threadIdx.x; i < 2 * block.n_strips; i += blockDim.x) {
+        const uint32_t side = i >= block.n_strips;
+        const uint32_t strip = i - side * block.n_strips;
         block.tables->strips[position][side][strip] = describe_strip(view.pages[side], strip);
+    }
 }
 
 // Begin the copies of a stage, and, in a group of its own, those of the page after one that begins.
-__device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
+template <class Block>
+__device__ inline void start_stage(const Block &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     const bool is_first = stage.index == view.first_stage;
     if (is_first && !view.is_ahead)
@@ -204,8 +215,8 @@ __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
 }
 
 // Rows of tokens are those of a tile of keys, and the columns of one of values.
-template <bool kIsValue>
-__device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t first_tile,
+template <bool kIsValue, class Block>
+__device__ void convert_strip(const Block &block, uint32_t strip, uint32_t first_tile,
                               uint8_t *to) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t matrix = lane / 8;
@@ -214,7 +225,7 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t f
     const uint32_t row_bytes = staged_row_bytes(block.head_dim);
     const uint8_t *from = staged_rows(block, kIsValue) + token * row_bytes +
                           2 * (LK_STRIP_CHANNELS * strip + channel);
-    make_round(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
+    make_round<Block::kRoundTiles>(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
         const uint32_t address = shared_address(from + tile * LK_TILE_TOKENS * row_bytes);
         if (kIsValue)
             load_matrices_transposed(a, address);
@@ -223,28 +234,29 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t f
     });
 }
 
-template <bool kIsValue>
-__device__ inline void make_tiles(const TileBlock &block, const PageView &page,
-                                  const StripInfo &info, const uint8_t *copies, uint32_t strip,
-                                  uint32_t first_tile, uint32_t round, uint8_t *to) {
+template <bool kIsValue, class Block>
+__device__ inline void make_tiles(const Block &block, const PageView &page, const StripInfo &info,
+                                  const uint8_t *copies, uint32_t strip, uint32_t first_tile,
+                                  uint32_t round, uint8_t *to) {
     if (page.source == Source::kStaged)
-        convert_strip<kIsValue>(block, strip, round * kRoundTiles, to);
+        convert_strip<kIsValue>(block, strip, round * Block::kRoundTiles, to);
     else if (page.source != Source::kTiles)
-        unpack_strip<kIsValue>(page, info, copies, strip, first_tile, to);
+        unpack_strip<kIsValue, Block::kRoundTiles>(page, info, copies, strip, first_tile, to);
 }
 
 // The stage's tiles of a strip of keys or values.
-__device__ inline void make_strip(const TileBlock &block, const EntryView &view, const Stage &stage,
+template <class Block>
+__device__ inline void make_strip(const Block &block, const EntryView &view, const Stage &stage,
                                   uint32_t side, uint32_t strip) {
     const StripInfo info = block.tables->strips[stage.parity / 2][side][strip];
     const uint8_t *copies = block.page(stage);
     const uint32_t stage_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
 #pragma unroll 1
-    for (uint32_t round = 0; round * kRoundTokens < stage.n_tokens; ++round) {
-        uint8_t *to = block.tiles(stage, round, side) + strip * kStripRoundBytes;
-        const uint32_t first_tile = stage_tile + kRoundTiles * round;
+    for (uint32_t round = 0; round * Block::kRoundTokens < stage.n_tokens; ++round) {
+        uint8_t *to = block.tiles(stage, round, side) + strip * Block::kStripRoundBytes;
+        const uint32_t first_tile = stage_tile + Block::kRoundTiles * round;
         if (info.is_plain)
-            unpack_plain_strip(info, copies, first_tile, to);
+            unpack_plain_strip<Block::kRoundTiles>(info, copies, first_tile, to);
         else if (side)
             make_tiles<true>(block, view.pages[1], info, copies, strip, first_tile, round, to);
         else
@@ -255,12 +267,13 @@ __device__ inline void make_strip(const TileBlock &block, const EntryView &view,
 // A warp's queries of a channel take 1 << shift bytes, in runs of 16 that change positions from
 // row to row: eight rows at the same columns lie in different banks.
 __device__ __forceinline__ uint32_t query_row(uint32_t channel, uint32_t shift) {
-    const uint32_t turn = shift == 6 ? channel / 2 % 4 : channel / 4 % 2;
+    const uint32_t turn = shift == 6 ? channel / 2 % 4 : shift == 5 ? channel / 4 % 2 : 0;
     return (channel << shift) + 16 * turn;
 }
 
 // The page's permutation of keys belongs to the rows of the queries.
-__device__ inline void find_query_rows(const TileBlock &block, const PageView &page,
+template <class Block>
+__device__ inline void find_query_rows(const Block &block, const PageView &page,
                                        const Stage &stage) {
     const uint8_t *permutation = nullptr;
     if (page.source == Source::kCopied || page.source == Source::kDistant) {
@@ -274,14 +287,14 @@ __device__ inline void find_query_rows(const TileBlock &block, const PageView &p
         }
     }
     for (uint32_t slot = threadIdx.x; slot < block.head_dim; slot += blockDim.x)
-        block.tables
-            ->query_rows[stage.parity / 2][slot % LK_STRIP_CHANNELS][slot / LK_STRIP_CHANNELS] =
-            static_cast<uint16_t>(
-                query_row(permutation ? permutation[slot] : slot, block.row_shift));
+        block.tables->query_rows[stage.parity / 2][slot % LK_STRIP_CHANNELS]
+                                [slot / LK_STRIP_CHANNELS] = static_cast<uint16_t>(query_row(
+            permutation ? load_channel(permutation, block.head_dim, slot) : slot, block.row_shift));
 }
 
 // The rest of the work, once the copies have arrived.
-__device__ inline void finish_stage(const TileBlock &block, const Stage &stage) {
+template <class Block>
+__device__ inline void finish_stage(const Block &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     if (stage.index == view.first_stage)
         find_query_rows(block, view.pages[0], stage);
@@ -299,7 +312,8 @@ __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) 
 
 // A stage that start_stage() began, if there is one, becomes tiles, which are valid after the next
 // barrier.
-__device__ inline void await_stage(const TileBlock &block, const Stage &stage) {
+template <class Block>
+__device__ inline void await_stage(const Block &block, const Stage &stage) {
     if (!stage.n_tokens)
         return;
     wait_copies<1>();  // all but the page after

@@ -9,18 +9,21 @@
 #define LK_CUDA_PREFILL_PAGES_CUH
 
 #include "cuda/dequantize.cuh"
-#include "cuda/launch.h"
+#include "cuda/prefill/instances.h"
 
 namespace lk {
 namespace cuda {
 
 constexpr uint32_t kTileWarps = 8;      // most of a block
 constexpr uint32_t kTileColumns = 256;  // most of a block
-constexpr uint32_t kRoundTiles = 2;     // of 16 tokens, whose products a warp holds at once
-constexpr uint32_t kRoundTokens = kRoundTiles * LK_TILE_TOKENS;
-constexpr uint32_t kMaxRounds = 2;    // of a stage, between two barriers
-constexpr uint32_t kTileBytes = 512;  // FP16, [lane][4 words]
-constexpr uint32_t kStripRoundBytes = kRoundTiles * kTileBytes;
+constexpr uint32_t kMaxRounds = 2;      // of a stage, between two barriers
+constexpr uint32_t kTileBytes = 512;    // FP16, [lane][4 words]
+template <int kSlices>
+constexpr uint32_t kRoundTiles = round_tiles(kSlices);
+template <int kSlices>
+constexpr uint32_t kRoundTokens = kRoundTiles<kSlices> *LK_TILE_TOKENS;
+template <int kSlices>
+constexpr uint32_t kStripRoundBytes = kRoundTiles<kSlices> *kTileBytes;
 constexpr uint32_t kPageBatch = 16;      // pages looked up together
 constexpr uint32_t kStagedTokens = 128;  // of a page of staged tokens
 

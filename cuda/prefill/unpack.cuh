@@ -62,7 +62,7 @@ __device__ __forceinline__ uint32_t scale_pair(uint32_t codes, float low_step, f
 }
 
 // A lane's words of a round of tiles lie together.
-template <uint32_t kBits>
+template <uint32_t kBits, uint32_t kRoundTiles>
 __device__ __forceinline__ void load_round_words(const StripInfo &info, const uint8_t *page,
                                                  uint32_t first_tile,
                                                  uint32_t (&words)[kRoundTiles * 2]) {
@@ -74,7 +74,11 @@ __device__ __forceinline__ void load_round_words(const StripInfo &info, const ui
                                : word / LK_VECTOR_WORDS * (LK_LANES * LK_VECTOR_WORDS) +
                                      lane * LK_VECTOR_WORDS + word % LK_VECTOR_WORDS;
     const uint8_t *at = page + info.words + 4 * index;
-    if (kBits == 8) {
+    if constexpr (kRoundTiles == 1) {
+        words[0] = words[1] = *reinterpret_cast<const uint32_t *>(at);
+        if (kBits == 8)
+            words[1] = *reinterpret_cast<const uint32_t *>(at + 4);
+    } else if (kBits == 8) {
         const uint4 four = *reinterpret_cast<const uint4 *>(at);
         words[0] = four.x;
         words[1] = four.y;
@@ -132,8 +136,8 @@ __device__ __forceinline__ void store_tile(uint8_t *to, uint32_t lane, const uin
     *reinterpret_cast<uint4 *>(to + 16 * lane) = make_uint4(a[0], a[1], a[2], a[3]);
 }
 
-// Both tiles are made before one is stored, so that their loads wait together.
-template <class F>
+// All tiles are made before one is stored, so that their loads wait together.
+template <uint32_t kRoundTiles, class F>
 __device__ __forceinline__ void make_round(uint32_t first_tile, uint8_t *to, F make) {
     const uint32_t lane = threadIdx.x % kWarp;
     uint32_t a[kRoundTiles][4];
@@ -145,22 +149,23 @@ __device__ __forceinline__ void make_round(uint32_t first_tile, uint8_t *to, F m
         store_tile(to + t * kTileBytes, lane, a[t]);
 }
 
-template <uint32_t kBits>
+template <uint32_t kBits, uint32_t kRoundTiles>
 __device__ __forceinline__ void unpack_plain_round(const StripInfo &info, const uint8_t *page,
                                                    uint32_t first_tile, uint8_t *to) {
     uint32_t words[2 * kRoundTiles];
-    load_round_words<kBits>(info, page, first_tile, words);
+    load_round_words<kBits, kRoundTiles>(info, page, first_tile, words);
     PlainScale scale = load_plain_scale<kBits>(info, page, first_tile);
-    make_round(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
+    make_round<kRoundTiles>(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
         const uint32_t t = tile - first_tile;
         if (t && !info.parameter_shift)
             scale = load_plain_scale<kBits>(info, page, tile);
-        unpack_plain<kBits>(scale, words[2 * t], words[2 * t + 1], kBits == 2 ? 2 * t : 0, a);
+        const uint32_t half = kRoundTiles == 1 ? first_tile % 2 : t;  // of a word of 2 bits
+        unpack_plain<kBits>(scale, words[2 * t], words[2 * t + 1], kBits == 2 ? 2 * half : 0, a);
     });
 }
 
 // Any strip, also one that is read from where the page lies.
-template <bool kIsValue>
+template <bool kIsValue, uint32_t kRoundTiles>
 __device__ __forceinline__ void unpack_any_round(const PageView &page, const StripInfo &info,
                                                  const uint8_t *payload, const uint8_t *metadata,
                                                  uint32_t strip, uint32_t first_tile, uint8_t *to) {
@@ -173,26 +178,27 @@ __device__ __forceinline__ void unpack_any_round(const PageView &page, const Str
     }
 }
 
-// Two tiles of a strip. page: the thread block's copy of packed pages.
+// A round of tiles of a strip. page: the thread block's copy of packed pages.
+template <uint32_t kRoundTiles>
 __device__ __forceinline__ void unpack_plain_strip(const StripInfo &info, const uint8_t *page,
                                                    uint32_t first_tile, uint8_t *to) {
     if (info.position.bits == 2)
-        unpack_plain_round<2>(info, page, first_tile, to);
+        unpack_plain_round<2, kRoundTiles>(info, page, first_tile, to);
     else if (info.position.bits == 4)
-        unpack_plain_round<4>(info, page, first_tile, to);
+        unpack_plain_round<4, kRoundTiles>(info, page, first_tile, to);
     else
-        unpack_plain_round<8>(info, page, first_tile, to);
+        unpack_plain_round<8, kRoundTiles>(info, page, first_tile, to);
 }
 
-template <bool kIsValue>
+template <bool kIsValue, uint32_t kRoundTiles>
 __device__ __forceinline__ void unpack_strip(const PageView &page, const StripInfo &info,
                                              const uint8_t *copies, uint32_t strip,
                                              uint32_t first_tile, uint8_t *to) {
     const uint8_t *payload = copies + page.copy_offset;
     const bool is_distant = page.source == Source::kDistant;
-    unpack_any_round<kIsValue>(page, info, is_distant ? page.payload : payload,
-                               is_distant ? page.metadata : payload + page.info.payload_bytes,
-                               strip, first_tile, to);
+    unpack_any_round<kIsValue, kRoundTiles>(
+        page, info, is_distant ? page.payload : payload,
+        is_distant ? page.metadata : payload + page.info.payload_bytes, strip, first_tile, to);
 }
 
 }  // namespace cuda

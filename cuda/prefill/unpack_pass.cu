@@ -79,7 +79,7 @@ __device__ void unpack_permuted(const FormatInfo &c, const uint8_t *payload,
         for (uint32_t i = 0; i < 8; ++i) {
             const uint32_t row = LK_TILE_ROW(lane, i / 2);
             const uint32_t stored = strip * LK_STRIP_CHANNELS + LK_TILE_K(lane, i / 2) + i % 2;
-            const uint32_t channel = permutation[stored];
+            const uint32_t channel = load_channel(permutation, c.head_dim, stored);
             const uint32_t k = channel % LK_STRIP_CHANNELS;
             uint8_t *to = image.tile(channel / LK_STRIP_CHANNELS, tile) +
                           16 * LK_TILE_LANE(row, k) + 4 * LK_TILE_REGISTER(row, k) +

@@ -24,14 +24,14 @@ constexpr float kLn2 = 0.693147181f;
 // Output of a warp's columns, not yet divided by the sum of weights.
 template <int kStrips>
 struct Accumulators {
-    static constexpr int kSlices = kStrips > 8 ? 2 : 4;
+    static constexpr int kSlices = tile_slices(kStrips);
     float out[kStrips][kSlices][4];
     float reference[kSlices][2];
     float sum[kSlices][2];
 };
 
 template <int kSlices>
-using Products = float[kRoundTiles][kSlices][4];
+using Products = float[kRoundTiles<kSlices>][kSlices][4];
 
 // Position of element i of a fragment: token of the round, column of the warp.
 __device__ __forceinline__ uint32_t token_of(uint32_t tile, uint32_t i) {
@@ -113,19 +113,19 @@ __device__ __forceinline__ void hide(const TileArgs &args, const ColumnTables &t
                                      Products<kSlices> &products) {
     uint32_t seen = 0;  // a bit for each product; the loop stays one, to need few registers
 #pragma unroll 1
-    for (uint32_t bit = 0; bit < 4 * kRoundTiles * kSlices; ++bit) {
-        const uint32_t token = token_of(bit / 4 % kRoundTiles, bit % 4);
-        const uint32_t column = warp.first + column_of(bit / 4 / kRoundTiles, bit % 4);
+    for (uint32_t bit = 0; bit < 4 * kRoundTiles<kSlices> * kSlices; ++bit) {
+        const uint32_t token = token_of(bit / 4 % kRoundTiles<kSlices>, bit % 4);
+        const uint32_t column = warp.first + column_of(bit / 4 / kRoundTiles<kSlices>, bit % 4);
         if (token < round.n_tokens && is_visible(args, tables, column, round.first_token + token))
             seen |= 1u << bit;
     }
 #pragma unroll
     for (uint32_t slice = 0; slice < kSlices; ++slice)
 #pragma unroll
-        for (uint32_t tile = 0; tile < kRoundTiles; ++tile)
+        for (uint32_t tile = 0; tile < kRoundTiles<kSlices>; ++tile)
 #pragma unroll
             for (uint32_t i = 0; i < 4; ++i)
-                if (!(seen >> (4 * (kRoundTiles * slice + tile) + i) & 1))
+                if (!(seen >> (4 * (kRoundTiles<kSlices> * slice + tile) + i) & 1))
                     products[tile][slice][i] = -INFINITY;
 }
 
@@ -150,7 +150,7 @@ __device__ __forceinline__ void shape_logits(const LayerArg &layer, const Column
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles<kSlices>); ++tile)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const uint32_t column = warp.first + column_of(slice, i);
@@ -164,7 +164,7 @@ template <int kSlices>
 __device__ __forceinline__ float highest(const Products<kSlices> &products, int slice, int column) {
     float high = -INFINITY;
 #pragma unroll
-    for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
+    for (int tile = 0; tile < static_cast<int>(kRoundTiles<kSlices>); ++tile)
         high = fmaxf(high, fmaxf(products[tile][slice][column], products[tile][slice][column + 2]));
     return high;
 }
@@ -212,7 +212,7 @@ __device__ __forceinline__ void round_logits(float factor, Products<kSlices> &pr
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles<kSlices>); ++tile)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 products[tile][slice][i] = __fmul_rn(products[tile][slice][i], factor);
@@ -222,7 +222,7 @@ __device__ __forceinline__ void round_logits(float factor, Products<kSlices> &pr
 template <int kStrips, int kSlices>
 __device__ __forceinline__ void weigh(Products<kSlices> &products, float factor,
                                       Accumulators<kStrips> &acc,
-                                      uint32_t (&weights)[kRoundTiles][kSlices][2]) {
+                                      uint32_t (&weights)[kRoundTiles<kSlices>][kSlices][2]) {
     float over = -INFINITY;
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
@@ -240,7 +240,7 @@ __device__ __forceinline__ void weigh(Products<kSlices> &products, float factor,
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles<kSlices>); ++tile) {
             float w[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)

@@ -19,9 +19,9 @@ extern "C" {
 /* One attention layer of the model. */
 typedef struct lk_layer {
     uint32_t size;               /* sizeof(lk_layer); equal in all elements of an array */
-    uint32_t n_query_heads;      /* a multiple of n_kv_heads, 1 to 16 times as many */
+    uint32_t n_query_heads;      /* a multiple of n_kv_heads, up to 1024 times as many */
     uint32_t n_kv_heads;         /* 1 .. 1024 */
-    uint32_t head_dim;           /* a multiple of 16 from 32 to 256 */
+    uint32_t head_dim;           /* a multiple of 16 from 32 to 512 */
     uint32_t window_tokens;      /* sliding window: a query attends to this many last tokens, its
                                   * own included; 0 = all. Packed pages before the window are
                                   * freed if the plan's sink_tokens are at least

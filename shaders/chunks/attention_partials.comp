@@ -26,7 +26,7 @@ struct Keys {
     FormatInfo info;
     Address payload;
     Address metadata;
-    Address order;  // u8 slot -> channel, or 0
+    Address order;  // slot -> channel, or 0
 };
 Keys find_keys(StepTable step, LayerInfo layer, uint kv_head, uint page) {
     const uint first_block = load_sequence(step, push.sequence).first_block + push.first_block;
@@ -93,7 +93,7 @@ void share_queries(LayerInfo layer, Keys keys, uint kv_head, uint strip) {
             const uint slot = strip * LK_STRIP_CHANNELS + k;
             const uint channel = is_null(keys.order)
                                      ? slot
-                                     : byte_of(ConstWords(keys.order).at[slot / 4u], slot % 4u);
+                                     : load_channel(keys.order, layer.head_dim, slot);
             query[i] = load_query(channel);
             if (!is_null(layer.key_scales))
                 query[i] *= ConstFloats(layer.key_scales).at[kv_head * layer.head_dim + channel];

@@ -29,6 +29,11 @@ uvec4 slots_of(uint strip, uint t) {
 uvec4 slot_channels(KvTile kv_tile, uint strip, uint t) {
     if (is_null(kv_tile.permutation))
         return slots_of(strip, t);
+    if (kHeadDim > LK_BYTE_CHANNELS) {
+        const uint first = ConstWords(kv_tile.permutation).at[strip * 8u + t];
+        const uint second = ConstWords(kv_tile.permutation).at[strip * 8u + 4u + t];
+        return uvec4(first, first >> 16, second, second >> 16) & 0xFFFFu;
+    }
     const uint low = ConstWords(kv_tile.permutation).at[strip * 4u + t / 2u] >> (t & 1u) * 16u;
     const uint high = ConstWords(kv_tile.permutation).at[strip * 4u + 2u + t / 2u] >> (t & 1u) * 16u;
     return uvec4(low, low >> 8, high, high >> 8) & 0xFFu;

@@ -58,8 +58,8 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
 constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
                                   DecodeArithmetic arithmetic) {
     const uint32_t wide = arithmetic == DecodeArithmetic::kMatrix ? 8 : 4;
-    const uint32_t most =
-        head_dim <= 128 ? wide : (arithmetic == DecodeArithmetic::kFloat32 ? 2 : 4);
+    const bool is_few = head_dim > 256 || arithmetic == DecodeArithmetic::kFloat32;
+    const uint32_t most = head_dim <= 128 ? wide : is_few ? 2 : 4;
     uint32_t n = 1;
     while (n < columns && n < most)
         n *= 2;

@@ -12,15 +12,12 @@
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;  // a multiple of LK_LANES
 layout(push_constant) uniform PushBlock { JobPush push; };
-layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer ConstBytes {
-    uint8_t at[];
-};
 
 // The channel of a stored channel: by the page's own permutation, the one of its format, or none.
 uint channel_of(FormatInfo c, DequantizeJob job, uint slot) {
     const Address order =
         c.permutes ? address_add(job.metadata, c.permutation_offset) : c.permutation;
-    return is_null(order) ? slot : uint(ConstBytes(order).at[slot]);
+    return is_null(order) ? slot : load_channel(order, c.head_dim, slot);
 }
 
 void store_row(FormatInfo c, DequantizeJob job, uint target_tokens, vec4 values, uint strip, uint tile,

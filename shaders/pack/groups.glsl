@@ -9,7 +9,7 @@
 #include "shaders/pack/quantize.glsl"
 
 // make_parameters() of the page's groups, by four.
-shared uvec4 parameters[LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP / 4u];
+shared uvec4 parameters[kMostHeadDim * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP / 4u];
 shared uvec4 lane_extremes[gl_WorkGroupSize.x];  // lowest << 16 | highest
 
 // Tiles that 16 neighbouring entries are for.

@@ -7,8 +7,8 @@
 #include "shaders/pack/source.glsl"
 #include "shaders/rounding.glsl"
 
-shared uvec4 scores[LK_MAX_HEAD_DIM / 4u];   // bits of FP32 numbers, which are not negative
-shared uint boosted[LK_MAX_HEAD_DIM / 32u];  // a bit for each channel
+shared uvec4 scores[kMostHeadDim / 4u];   // bits of FP32 numbers, which are not negative
+shared uint boosted[kMostHeadDim / 32u];  // a bit for each channel
 
 // The sum of |K| in the order of tokens, rounded after each addition.
 float key_score(uint channel) {
@@ -67,7 +67,7 @@ uint count_ahead(uint channel) {
 }
 
 void rank_channels() {
-    if (gl_LocalInvocationIndex < LK_MAX_HEAD_DIM / 32u)
+    if (gl_LocalInvocationIndex < kMostHeadDim / 32u)
         boosted[gl_LocalInvocationIndex] = 0u;
     for (uint c = gl_LocalInvocationIndex; c < page_format.head_dim; c += gl_WorkGroupSize.x)
         scores[c / 4u][c % 4u] =
@@ -91,6 +91,15 @@ uint ranked_slot(uint channel) {
     return (bits >> bit & 1u) != 0u ? n_boosted : page_format.n_ranked + channel - n_boosted;
 }
 
+// In the page's own permutation.
+void store_channel(uint slot, uint channel) {
+    const Address permutation = address_add(job.metadata, page_format.permutation_offset);
+    if (page_format.head_dim > LK_BYTE_CHANNELS)
+        F16Values(permutation).at[slot] = uint16_t(channel);
+    else
+        Bytes(permutation).at[slot] = uint8_t(channel);
+}
+
 // Find where the values of each slot's channel lie: by the page's own permutation, the one of its
 // format, or none. All threads.
 void order_channels() {
@@ -100,10 +109,10 @@ void order_channels() {
         rank_channels();
     for (uint i = gl_LocalInvocationIndex; i < page_format.head_dim; i += gl_WorkGroupSize.x) {
         const uint slot = is_ranked ? ranked_slot(i) : i;
-        const uint channel = is_fixed ? uint(ConstBytes(page_format.permutation).at[i]) : i;
+        const uint channel = is_fixed ? load_channel(page_format.permutation, page_format.head_dim, i) : i;
         slot_offsets[slot] = source_channel_offset(channel);
         if (page_format.permutes)
-            Bytes(job.metadata).at[page_format.permutation_offset + slot] = uint8_t(channel);
+            store_channel(slot, channel);
     }
     barrier();
 }

@@ -11,9 +11,6 @@
 #include "shaders/tensor.glsl"
 
 layout(push_constant) uniform PushBlock { JobPush push; };
-layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer ConstBytes {
-    uint8_t at[];
-};
 layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer Bytes {
     uint8_t at[];
 };
@@ -22,7 +19,7 @@ PackJob job;
 FormatInfo page_format;  // of the packed page
 
 // Where the values of slots lie in the source: add source_token_offset().
-shared uint slot_offsets[LK_MAX_HEAD_DIM];
+shared uint slot_offsets[kMostHeadDim];
 
 uint page_tiles() { return page_format.page_tokens / LK_TILE_TOKENS; }
 uint n_strips() { return page_format.head_dim / LK_STRIP_CHANNELS; }

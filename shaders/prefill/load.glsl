@@ -13,7 +13,8 @@
 #include "shaders/dequantize.glsl"
 
 // Strips and channels of the pages that are loaded.
-shared StripPosition shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
+const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+shared StripPosition shared_strips[2][kMaxStrips];                           // of keys and of values
 shared uint shared_channels[kHeadDim];                                    // of the slots of keys
 
 // The keys or the values of a page.
@@ -45,21 +46,20 @@ uint slot_channel(Side keys, uint slot) {
     const Address permutation = keys.info.permutes
                                     ? address_add(keys.metadata, keys.info.permutation_offset)
                                     : keys.info.permutation;
-    return is_null(permutation) ? slot
-                                : byte_of(ConstWords(permutation).at[slot / 4u], slot % 4u);
+    return is_null(permutation) ? slot : load_channel(permutation, kHeadDim, slot);
 }
 
 // The positions of a page's strips, and its channels. They are there after the next barrier.
 void find_strips(Mask mask, EntryView page) {
     const uint i = gl_LocalInvocationIndex;
-    const Side side = find_side(mask, page, i / LK_STRIP_CHANNELS == 1u);
-    const uint strip = i % LK_STRIP_CHANNELS;
-    if (i < 2u * LK_STRIP_CHANNELS && strip < kStrips && !page.is_staged)
-        shared_strips[i / LK_STRIP_CHANNELS][strip] = find_strip(side.info, strip);
+    const Side side = find_side(mask, page, i / kMaxStrips == 1u);
+    const uint strip = i % kMaxStrips;
+    if (i < 2u * kMaxStrips && strip < kStrips && !page.is_staged)
+        shared_strips[i / kMaxStrips][strip] = find_strip(side.info, strip);
 }
 void find_channels(Side keys) {
-    if (gl_LocalInvocationIndex < kHeadDim)
-        shared_channels[gl_LocalInvocationIndex] = slot_channel(keys, gl_LocalInvocationIndex);
+    for (uint slot = gl_LocalInvocationIndex; slot < kHeadDim; slot += LK_TILE_THREADS)
+        shared_channels[slot] = slot_channel(keys, slot);
 }
 
 // Tokens of a page whose scores are held at once.

@@ -28,14 +28,17 @@ const uint kScoreRows = kStageTokens / kRowGroups;
 const uint kPhases = kRowGroups < kHeadDim ? 1u : kRowGroups / kHeadDim;
 const uint kPhaseGroups = kRowGroups / kPhases;
 const uint kOutputRows = (kHeadDim + kPhaseGroups - 1u) / kPhaseGroups;
-// Above 128 channels shared memory holds half of a tile's k.
-const uint kValueQuads = kHeadDim > 128u ? kTileQuads / 2u : kTileQuads;
+// Above 128 channels shared memory holds half of a tile's k, above 256 a quarter.
+const uint kValueQuads = kHeadDim > 256u   ? kTileQuads / 4u
+                         : kHeadDim > 128u ? kTileQuads / 2u
+                                           : kTileQuads;
 
-// A row is followed by a free vector, so that neighbouring rows lie in other banks.
+// A row is followed by a free vector, so that neighbouring rows lie in other banks; rows of one
+// vector do so without.
 const uint kKeyStride = kTileQuads + 1u;
-const uint kValueStride = kValueQuads + 1u;
-const uint kRowsQuads =
-    kHeadDim > 128u ? LK_MAX_HEAD_DIM * kValueStride : kStageTokens * kKeyStride;
+const uint kValueStride = kValueQuads > 1u ? kValueQuads + 1u : 1u;
+const uint kKeyRowsQuads = kStageTokens * kKeyStride;
+const uint kRowsQuads = kHeadDim > 128u && kHeadDim <= 256u ? 256u * kValueStride : kKeyRowsQuads;
 
 shared vec4 tile_rows[kRowsQuads];  // [row][quads of k]: keys or values
 shared vec4 shared_columns[kPhases * LK_TILE_TOKENS * kColumnGroups];  // [phase][k]: the columns

@@ -79,7 +79,8 @@ uint16_t common_format(const lk_cache &cache, const PageInfo &page) {
 
 bool same_order(const PageFormat &a, const PageFormat &b) {
     return a.permutation && b.permutation
-               ? std::equal(a.permutation, a.permutation + a.layout.head_dim, b.permutation)
+               ? std::equal(a.permutation, a.permutation + permutation_bytes(a.layout.head_dim),
+                            b.permutation)
                : a.permutation == b.permutation;
 }
 

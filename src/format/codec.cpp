@@ -85,14 +85,14 @@ void store_parameter(const PageLayout &layout, uint8_t *array, uint32_t index, u
     std::memcpy(array + uint64_t{index} * n_bytes, &bits, n_bytes);
 }
 
-uint32_t channel_of(const uint8_t *permutation, uint32_t stored) {
-    return permutation ? permutation[stored] : stored;
+uint32_t channel_of(const PageLayout &layout, const uint8_t *permutation, uint32_t stored) {
+    return permutation ? load_channel(permutation, layout.head_dim, stored) : stored;
 }
 
 // The values of a stored channel of the 16-bit plane.
 void copy_raw(const PageLayout &layout, PageValues input, const uint8_t *permutation,
               uint32_t stored, uint8_t *payload) {
-    const uint32_t channel = channel_of(permutation, stored);
+    const uint32_t channel = channel_of(layout, permutation, stored);
     for (uint32_t token = 0; token < layout.page_tokens; ++token)
         write_code(layout, payload, stored, token,
                    input.values[token * input.token_stride + channel]);
@@ -113,7 +113,7 @@ Parameters group_parameters(const PageLayout &layout, const RangeRule &rule, uin
 void quantize_token_groups(const PageLayout &layout, const RangeRule &rule, PageValues input,
                            const uint8_t *permutation, uint32_t stored, uint8_t *payload,
                            uint8_t *metadata) {
-    const uint16_t *values = input.values + channel_of(permutation, stored);
+    const uint16_t *values = input.values + channel_of(layout, permutation, stored);
     const uint32_t bits = code_bits(layout, stored);
     for (uint32_t first = 0; first < layout.page_tokens; first += layout.group) {
         const Parameters p =
@@ -140,7 +140,7 @@ void quantize_token(const PageLayout &layout, const RangeRule &rule, PageValues 
         uint32_t n = 0;
         for (uint32_t stored = first; stored < end; ++stored)
             if (code_bits(layout, stored) < 16)
-                values[n++] = row[channel_of(permutation, stored)];
+                values[n++] = row[channel_of(layout, permutation, stored)];
         if (!n)
             continue;
         const Parameters p = group_parameters(layout, rule, end - n, values, 1, n);
@@ -150,8 +150,9 @@ void quantize_token(const PageLayout &layout, const RangeRule &rule, PageValues 
         for (uint32_t stored = first; stored < end; ++stored) {
             const uint32_t bits = code_bits(layout, stored);
             if (bits < 16)
-                write_code(layout, payload, stored, token,
-                           quantize(half_to_float(row[channel_of(permutation, stored)]), p, bits));
+                write_code(
+                    layout, payload, stored, token,
+                    quantize(half_to_float(row[channel_of(layout, permutation, stored)]), p, bits));
         }
     }
 }
@@ -171,7 +172,7 @@ void select_channels(const float *scores, uint32_t head_dim, uint32_t n_ranked,
     for (const bool want : {true, false})
         for (uint32_t c = 0; c < head_dim; ++c)
             if (chosen[c] == want)
-                permutation[stored++] = static_cast<uint8_t>(c);
+                store_channel(permutation, head_dim, stored++, c);
 }
 
 // Merge two words whose fields of `bits` bits (each holding a shrunk code at stride 2b) interleave.
@@ -280,8 +281,8 @@ void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input
             quantize_token(layout, rule, input, permutation, token, payload, metadata);
     if (layout.permutes)
         for (uint32_t stored = 0; stored < layout.head_dim; ++stored)
-            metadata[permutation_offset_bytes(layout) + stored] =
-                static_cast<uint8_t>(channel_of(permutation, stored));
+            store_channel(metadata + permutation_offset_bytes(layout), layout.head_dim, stored,
+                          channel_of(layout, permutation, stored));
 }
 
 float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,

@@ -28,7 +28,7 @@ Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, ui
 inline uint32_t channel_of(const PageLayout &layout, const uint8_t *metadata, const uint8_t *fixed,
                            uint32_t stored) {
     const uint8_t *own = layout.permutes ? metadata + permutation_offset_bytes(layout) : fixed;
-    return own ? own[stored] : stored;
+    return own ? load_channel(own, layout.head_dim, stored) : stored;
 }
 
 // FP16 input of a page: value (token, channel) at values[token * token_stride + channel].
@@ -38,8 +38,8 @@ struct PageValues {
 };
 
 // Quantize page_tokens tokens into payload_bytes() and metadata_bytes() bytes, all of which are
-// written. permutation [head_dim] maps stored channels to channels, null for the identity; it is
-// stored when the layout permutes.
+// written. permutation, permutation_bytes(), maps stored channels to channels, null for the
+// identity; it is stored when the layout permutes.
 void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input,
                const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
 
@@ -58,7 +58,7 @@ void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t
                  uint64_t token_stride);
 
 // Order channels for a page that boosts n_ranked of them: the boosted channels ascending, then the
-// others ascending. permutation [head_dim]. Ties go to the lower channel.
+// others ascending. permutation: permutation_bytes(head_dim). Ties go to the lower channel.
 // By the sum of |K| over the page, FP32 in token order (Kitty):
 void rank_by_key(PageValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
                  uint8_t *permutation);

@@ -6,7 +6,8 @@
 #ifndef LK_FORMAT_CONST_H
 #define LK_FORMAT_CONST_H
 
-#define LK_FORMAT_VERSION 1u
+#define LK_FORMAT_VERSION 2u /* that is read: LK_FORMAT_VERSION_OF(head_dim) is written */
+#define LK_FORMAT_VERSION_OF(head_dim) ((head_dim) > LK_BYTE_CHANNELS ? 2u : 1u)
 
 #define LK_STRIP_CHANNELS 16u /* channels of a strip: the k (keys) or rows (values) of a tile */
 #define LK_TILE_TOKENS 16u    /* tokens of a tile */
@@ -14,7 +15,8 @@
 #define LK_TILE_WORDS 4u      /* 32-bit words of a lane per tile at 16 bits: R0 .. R3 */
 #define LK_VECTOR_WORDS 4u    /* words that a lane reads at once */
 
-#define LK_MAX_HEAD_DIM 256u
+#define LK_MAX_HEAD_DIM 512u
+#define LK_BYTE_CHANNELS 256u /* a permutation of more channels has two bytes for each */
 #define LK_MAX_PAGE_TOKENS 128u
 #define LK_MAX_RAW_TOKENS 1024u /* of a page that is 16 bits throughout */
 #define LK_MIN_GROUP 16u        /* tokens or channels that share a range and a minimum */

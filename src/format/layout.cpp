@@ -88,7 +88,8 @@ uint64_t permutation_offset_bytes(const PageLayout &layout) {
 uint64_t metadata_bytes(const PageLayout &layout) {
     if (layout.is_raw())
         return 0;
-    return permutation_offset_bytes(layout) + (layout.permutes ? align_array(layout.head_dim) : 0);
+    return permutation_offset_bytes(layout) +
+           (layout.permutes ? align_array(permutation_bytes(layout.head_dim)) : 0);
 }
 
 PageLayout raw_layout(Side side, uint32_t head_dim, uint32_t tokens) {
@@ -105,7 +106,7 @@ PageLayout raw_layout(Side side, uint32_t head_dim, uint32_t tokens) {
 const char *layout_error(const PageLayout &layout) {
     if (layout.head_dim < 32 || layout.head_dim > LK_MAX_HEAD_DIM ||
         layout.head_dim % LK_STRIP_CHANNELS)
-        return "head_dim must be a multiple of 16 from 32 to 256";
+        return "head_dim must be a multiple of 16 from 32 to 512";
     uint32_t strips = 0;
     for (const uint16_t n : layout.strips)
         strips += n;

@@ -21,7 +21,7 @@ struct PageLayout {
     Side side = Side::kKey;
     Axis axis = Axis::kChannel;
     Metadata metadata = Metadata::kF16;
-    uint8_t permutes = 0;  // the metadata ends in a u8 [head_dim] permutation
+    uint8_t permutes = 0;  // the metadata ends in the page's own permutation
     uint16_t head_dim = 0;
     uint16_t page_tokens = 0;           // capacity: 16 .. 1024 at 16 bits only, else 32, 64, 128
     uint16_t group = 0;                 // tokens (kChannel) or channels (kToken), never 0

@@ -13,10 +13,9 @@ enum class Ranking : uint8_t { kNone, kKey, kQueryRange };
 // Everything about a page but its bytes. A cache has a table of these.
 struct PageFormat {
     PageLayout layout;
-    const uint8_t
-        *permutation;  // [head_dim] fixed stored channel -> channel; null = identity, or the page's
-    Ranking ranking;   // how the page's own permutation is chosen
-    uint16_t n_ranked;  // channels that it boosts
+    const uint8_t *permutation;  // permutation_bytes(), fixed; null = identity, or the page's
+    Ranking ranking;             // how the page's own permutation is chosen
+    uint16_t n_ranked;           // channels that it boosts
     RangeRule ranges = {};
 };
 

@@ -40,7 +40,7 @@ Header make_header(const PageFile &file) {
     const PageLayout &layout = file.layout;
     Header header = {};
     std::memcpy(header.magic, kMagic, sizeof kMagic);
-    header.version = LK_FORMAT_VERSION;
+    header.version = LK_FORMAT_VERSION_OF(layout.head_dim);
     header.header_bytes = kPageFileHeaderBytes;
     header.layout = record_of(layout);
     header.flags = file.fixed_permutation ? kHasFixedPermutation : 0;
@@ -70,8 +70,8 @@ lk_status read_header(const uint8_t *bytes, uint64_t n_bytes, Header *header) {
     std::memcpy(header, bytes, sizeof *header);
     if (std::memcmp(header->magic, kMagic, sizeof kMagic) != 0)
         return fail(LK_E_CORRUPT, "page file: does not start with LKPG");
-    if (header->version != LK_FORMAT_VERSION)
-        return fail(LK_E_MISMATCH, "page file: format version %u, this library reads %u",
+    if (!header->version || header->version > LK_FORMAT_VERSION)
+        return fail(LK_E_MISMATCH, "page file: format version %u, this library reads 1 to %u",
                     header->version, LK_FORMAT_VERSION);
     if (header->header_bytes != sizeof *header)
         return fail(LK_E_CORRUPT, "page file: header of %u bytes, version %u has %llu",
@@ -85,6 +85,9 @@ lk_status read_header(const uint8_t *bytes, uint64_t n_bytes, Header *header) {
 lk_status check_sizes(const Header &h, const PageLayout &layout, uint64_t n_bytes) {
     if (const char *error = layout_error(layout))
         return fail(LK_E_CORRUPT, "page file: %s", error);
+    if (h.version != LK_FORMAT_VERSION_OF(layout.head_dim))
+        return fail(LK_E_CORRUPT, "page file: head_dim is %u, which version %u does not have",
+                    layout.head_dim, h.version);
     if (h.payload_bytes != payload_bytes(layout) || h.metadata_bytes != metadata_bytes(layout))
         return fail(LK_E_CORRUPT,
                     "page file: %llu payload and %llu metadata bytes, the layout has %llu and %llu",
@@ -92,8 +95,8 @@ lk_status check_sizes(const Header &h, const PageLayout &layout, uint64_t n_byte
                     static_cast<unsigned long long>(h.metadata_bytes),
                     static_cast<unsigned long long>(payload_bytes(layout)),
                     static_cast<unsigned long long>(metadata_bytes(layout)));
-    const uint64_t whole =
-        sizeof h + h.payload_bytes + h.metadata_bytes + (h.flags ? layout.head_dim : 0);
+    const uint64_t whole = sizeof h + h.payload_bytes + h.metadata_bytes +
+                           (h.flags ? permutation_bytes(layout.head_dim) : 0);
     if (n_bytes != whole)
         return fail(LK_E_CORRUPT, "page file: %llu bytes, its header says %llu",
                     static_cast<unsigned long long>(n_bytes),
@@ -133,7 +136,7 @@ lk_status check_raw_values(const PageLayout &layout, const uint8_t *payload) {
 bool is_permutation(const uint8_t *permutation, uint32_t head_dim) {
     bool seen[LK_MAX_HEAD_DIM] = {};
     for (uint32_t slot = 0; slot < head_dim; ++slot) {
-        const uint8_t channel = permutation[slot];
+        const uint32_t channel = load_channel(permutation, head_dim, slot);
         if (channel >= head_dim || seen[channel])
             return false;
         seen[channel] = true;
@@ -157,7 +160,7 @@ lk_status check_page_contents(const PageFile &half) {
 
 uint64_t page_file_bytes(const PageFile &file) {
     return sizeof(Header) + payload_bytes(file.layout) + metadata_bytes(file.layout) +
-           (file.fixed_permutation ? file.layout.head_dim : 0);
+           (file.fixed_permutation ? permutation_bytes(file.layout.head_dim) : 0);
 }
 
 void page_file_encode(const PageFile &file, uint8_t *bytes) {
@@ -168,7 +171,7 @@ void page_file_encode(const PageFile &file, uint8_t *bytes) {
         std::memcpy(body + header.payload_bytes, file.metadata, header.metadata_bytes);
     if (file.fixed_permutation)
         std::memcpy(body + header.payload_bytes + header.metadata_bytes, file.fixed_permutation,
-                    file.layout.head_dim);
+                    permutation_bytes(file.layout.head_dim));
     header.body_hash = hash_bytes(body, page_file_bytes(file) - sizeof header);
     header.header_hash = hash_header(header);
     std::memcpy(bytes, &header, sizeof header);

@@ -17,7 +17,7 @@ struct PageFile {
     PageLayout layout;
     const uint8_t *payload;            // [payload_bytes(layout)]
     const uint8_t *metadata;           // [metadata_bytes(layout)], null when raw
-    const uint8_t *fixed_permutation;  // [head_dim] stored channel -> channel, null for none
+    const uint8_t *fixed_permutation;  // permutation_bytes(), null for none
 };
 
 uint64_t page_file_bytes(const PageFile &file);

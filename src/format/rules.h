@@ -54,6 +54,30 @@ LK_BOTH StripPosition find_strip(const Layout &layout, uint32_t strip) {
     return {bits, offset + low_bytes * strip, high_offset, strip};
 }
 
+// Permutations: the channel of each stored channel, little endian.
+
+LK_BOTH constexpr uint32_t bytes_of_channel(uint32_t head_dim) {
+    return head_dim > LK_BYTE_CHANNELS ? 2 : 1;
+}
+LK_BOTH constexpr uint32_t permutation_bytes(uint32_t head_dim) {
+    return head_dim * bytes_of_channel(head_dim);
+}
+constexpr uint32_t kMaxPermutationBytes = permutation_bytes(LK_MAX_HEAD_DIM);
+// By bytes, since those of a file have any address.
+LK_BOTH uint32_t load_channel(const uint8_t *permutation, uint32_t head_dim, uint32_t stored) {
+    return head_dim > LK_BYTE_CHANNELS ? permutation[2 * stored] | permutation[2 * stored + 1] << 8
+                                       : permutation[stored];
+}
+LK_BOTH void store_channel(uint8_t *permutation, uint32_t head_dim, uint32_t stored,
+                           uint32_t channel) {
+    if (head_dim > LK_BYTE_CHANNELS) {
+        permutation[2 * stored] = static_cast<uint8_t>(channel);
+        permutation[2 * stored + 1] = static_cast<uint8_t>(channel >> 8);
+    } else {
+        permutation[stored] = static_cast<uint8_t>(channel);
+    }
+}
+
 // Quantization parameters.
 
 #define LK_BYTES_OF_FORMAT(name, number, bytes, text) metadata == Metadata::k##name ? bytes:

@@ -197,7 +197,7 @@ lk_status check_chunk_body(const ChunkHeader &header, const uint8_t *body) {
 }
 
 uint64_t format_record_bytes(const FileFormat &from) {
-    return sizeof(FormatRecord) + (from.permutation ? from.layout.head_dim : 0);
+    return sizeof(FormatRecord) + (from.permutation ? permutation_bytes(from.layout.head_dim) : 0);
 }
 
 void write_format(const FileFormat &from, uint8_t *bytes) {
@@ -207,7 +207,7 @@ void write_format(const FileFormat &from, uint8_t *bytes) {
     record.flags = from.permutation ? kHasPermutation : 0;
     std::memcpy(bytes, &record, sizeof record);
     if (from.permutation)
-        std::memcpy(bytes + sizeof record, from.permutation, layout.head_dim);
+        std::memcpy(bytes + sizeof record, from.permutation, permutation_bytes(layout.head_dim));
 }
 
 lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats,
@@ -227,14 +227,14 @@ lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats
         if (const char *error = layout_error(made.layout))
             return fail(LK_E_CORRUPT, "snapshot: class %u: %s", i, error);
         if (record.flags) {
-            if (static_cast<uint64_t>(end - at) < made.layout.head_dim ||
+            if (static_cast<uint64_t>(end - at) < permutation_bytes(made.layout.head_dim) ||
                 !is_permutation(at, made.layout.head_dim))
                 return fail(LK_E_CORRUPT,
                             "snapshot: the permutation of class %u does not hold every channel "
                             "once",
                             i);
             made.permutation = at;
-            at += made.layout.head_dim;
+            at += permutation_bytes(made.layout.head_dim);
         }
         if (!out->push(made))
             return fail(LK_E_NOMEM, "no memory for a snapshot's %u classes", n_formats);

@@ -121,7 +121,7 @@ struct EntryRecord {
 // A format as the file has it; the permutation points into the file's bytes.
 struct FileFormat {
     PageLayout layout;
-    const uint8_t *permutation;  // [head_dim] stored channel -> channel, null for none
+    const uint8_t *permutation;  // permutation_bytes(), null for none
 };
 
 // Fill in magic, version, sizes and hash.

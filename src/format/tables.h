@@ -17,7 +17,8 @@ constexpr uint32_t kAttentionScoreColumns = 64;  // query columns of a tile of C
 
 // PageFormat as kernels read it.
 struct alignas(16) FormatInfo {
-    uint64_t permutation;  // u8 [head_dim] stored channel -> channel; 0 = identity or the page's
+    uint64_t
+        permutation;  // permutation_bytes(), stored channel -> channel; 0 = identity or the page's
     uint32_t payload_bytes;
     uint32_t metadata_bytes;      // 0 when raw
     uint32_t minima_offset;       // bytes into the metadata; ranges begin at 0

@@ -10,6 +10,8 @@ namespace lk {
 
 namespace {
 
+constexpr uint32_t kMaxChanmixDim = sizeof lk_chanmix_layout::byte;
+
 // Channels of a head by width, each ascending.
 class ByWidth {
   public:
@@ -26,7 +28,7 @@ class ByWidth {
     uint8_t channel(uint32_t bits, uint32_t i) const { return channels_[bits][i]; }
 
   private:
-    uint8_t channels_[17][LK_MAX_HEAD_DIM];
+    uint8_t channels_[17][kMaxChanmixDim];
     uint32_t n_[17] = {};
 };
 
@@ -56,7 +58,6 @@ void order_channels(const ByWidth &from, lk_chanmix_layout *out) {
 
 lk_status check_place(const lk_chanmix_layout &layout, uint32_t i) {
     const uint32_t bits = layout.bits[i];
-    static_assert(sizeof layout.byte == LK_MAX_HEAD_DIM, "each channel has an entry");
     if (layout.channel[i] >= layout.head_dim)
         return fail(LK_E_ARGUMENT, "layout.channel[%u] is %u, must be below head_dim %u", i,
                     layout.channel[i], layout.head_dim);
@@ -73,9 +74,10 @@ lk_status import_layout(const lk_chanmix_layout *layout, lk_chanmix_layout *own)
     lk_status status = import_struct(own, sizeof *own, sizeof *own, layout, "layout");
     if (status != LK_OK)
         return status;
-    if (!own->head_dim || own->head_dim > LK_MAX_HEAD_DIM)
-        return fail(LK_E_ARGUMENT, "layout.head_dim is %u, must be from 1 to 256", own->head_dim);
-    bool seen[LK_MAX_HEAD_DIM] = {};
+    if (!own->head_dim || own->head_dim > kMaxChanmixDim)
+        return fail(LK_E_ARGUMENT, "layout.head_dim is %u, must be from 1 to %u", own->head_dim,
+                    kMaxChanmixDim);
+    bool seen[kMaxChanmixDim] = {};
     uint8_t taken[256] = {};  // bits of each byte
     for (uint32_t i = 0; i < own->head_dim; ++i) {
         status = check_place(*own, i);
@@ -101,6 +103,9 @@ lk_status chanmix_layout(const Plan &plan, uint32_t layer, uint32_t head, lk_cha
     *out = {};
     out->size = sizeof *out;
     out->head_dim = plan.layers[layer].geometry.head_dim;
+    if (out->head_dim > kMaxChanmixDim)
+        return fail(LK_E_ARGUMENT, "layer %u has head_dim %u, ChanMix's bytes hold %u channels",
+                    layer, out->head_dim, kMaxChanmixDim);
     const ByWidth channels(plan, layer, head);
     if (plan.key(layer, head).boost_channels || channels.count(16))
         return fail(LK_E_ARGUMENT, "layer %u, KV head %u has %s, which ChanMix's bytes do not hold",

@@ -55,7 +55,7 @@ lk_status check_clip(float clip, const Subject &s) {
 
 lk_status check_channel_group(uint32_t group, const Subject &s) {
     if (group % LK_MIN_GROUP || group > LK_MAX_HEAD_DIM)
-        return refuse(s, "group", group, "0 or a multiple of 16 up to 256 channels");
+        return refuse(s, "group", group, "0 or a multiple of 16 up to 512 channels");
     return LK_OK;
 }
 
@@ -119,11 +119,12 @@ lk_status check_layer(const lk_layer &layer, const Subject &s) {
         return refuse(s, s.name("n_kv_heads", "kv_heads"), layer.n_kv_heads, "from 1 to 1024");
     if (!layer.n_query_heads || layer.n_query_heads % layer.n_kv_heads ||
         layer.n_query_heads / layer.n_kv_heads > kMaxQueryGroup)
-        return fail(s.status, "%s%s is %u, must be 1 to 16 times the %u KV heads", s.prefix,
-                    s.name("n_query_heads", "query_heads"), layer.n_query_heads, layer.n_kv_heads);
+        return fail(s.status, "%s%s is %u, must be 1 to %u times the %u KV heads", s.prefix,
+                    s.name("n_query_heads", "query_heads"), layer.n_query_heads, kMaxQueryGroup,
+                    layer.n_kv_heads);
     if (layer.head_dim < 32 || layer.head_dim > LK_MAX_HEAD_DIM ||
         layer.head_dim % LK_STRIP_CHANNELS)
-        return refuse(s, "head_dim", layer.head_dim, "a multiple of 16 from 32 to 256");
+        return refuse(s, "head_dim", layer.head_dim, "a multiple of 16 from 32 to 512");
     if (layer.window_sink_tokens && !layer.window_tokens)
         return refuse(s, s.name("window_sink_tokens", "window_sinks"), layer.window_sink_tokens,
                       "0 without a window");

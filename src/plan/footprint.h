@@ -49,7 +49,7 @@ constexpr uint64_t table_capacity(uint64_t n_blocks) {
 
 constexpr uint64_t slots_per_extent(uint64_t slot) { return LK_EXTENT_BYTES / slot; }
 
-// A sink block has at most page_tokens tokens, so a 16-bit page is at most 64 KiB.
+// A sink block has at most page_tokens tokens, so a 16-bit page is at most 128 KiB.
 inline uint64_t sink_blocks(const Plan &plan) {
     return ceil_div(plan.sink_tokens, plan.page_tokens);
 }
@@ -129,7 +129,7 @@ struct SlotFamily {
     uint64_t top;
     uint64_t least;
 };
-constexpr uint32_t kMaxFamilies = 8;  // odd parts of head_dim / 16
+constexpr uint32_t kMaxFamilies = 16;  // odd parts of head_dim / 16
 // Those of a plan; returns how many.
 uint32_t slot_families(const Plan &plan, SlotFamily *out);
 // Has a layer a rung below the one that it begins with?

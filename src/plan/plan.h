@@ -20,7 +20,7 @@ namespace lk {
 
 constexpr uint32_t kMaxLayers = 1024;
 constexpr uint32_t kMaxKvHeads = 1024;
-constexpr uint32_t kMaxQueryGroup = 16;
+constexpr uint32_t kMaxQueryGroup = 1024;  // with the tokens of a step, columns fit 32 bits
 constexpr uint32_t kMaxSinkTokens = 1024;
 constexpr uint32_t kMaxRecentTokens = 65536;
 constexpr uint32_t kMaxRungs = 4;
@@ -170,7 +170,7 @@ struct KeyFormat {
     lk_ranking boost_ranking;   // 0 without boost
     RangeRule ranges;           // one_bit is kDeviation without channels at 1 bit
     bool has_permutation;       // of static classes; false = slot s holds channel s
-    uint8_t permutation[LK_MAX_HEAD_DIM];  // [head_dim] slot -> channel; identity without classes
+    uint16_t permutation[LK_MAX_HEAD_DIM];  // [head_dim] slot -> channel; identity without classes
 };
 struct ValueFormat {
     PageLayout layout;

@@ -29,10 +29,10 @@ PageLayout empty_shape(const Plan &plan, const LayerPlan &layer, Side side, Axis
 // Gives the channels of one width, ascending, to the stored channels from `stored` on. Returns the
 // first stored channel that is left.
 uint32_t place_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits, uint32_t stored,
-                        uint8_t *permutation) {
+                        uint16_t *permutation) {
     for (uint32_t c = 0; c < head_dim; ++c)
         if (width[c] == bits)
-            permutation[stored++] = static_cast<uint8_t>(c);
+            permutation[stored++] = static_cast<uint16_t>(c);
     return stored;
 }
 
@@ -142,7 +142,7 @@ void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t ca
     *out = {};
     out->layout = empty_shape(plan, own, Side::kKey, static_cast<Axis>(rule.axis), rule.group);
     for (uint32_t s = 0; s < out->layout.head_dim; ++s)
-        out->permutation[s] = static_cast<uint8_t>(s);
+        out->permutation[s] = static_cast<uint16_t>(s);
     if (channel_bits && cap != 16) {
         const uint32_t ordering = order_cap(plan, layer, cap);
         uint8_t order[LK_MAX_HEAD_DIM];

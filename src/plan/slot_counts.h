@@ -10,8 +10,10 @@
 
 namespace lk {
 
-// Slots are multiples of 64 bytes and at most 64 KiB, so a size is an index.
-constexpr uint32_t kSlotSizes = 65536 / LK_SLOT_ALIGN + 1;
+// Slots are multiples of 64 bytes and at most those of a 16-bit page, so a size is an index.
+constexpr uint32_t kMostSlot = 2 * LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS;
+constexpr uint32_t kSlotSizes = kMostSlot / LK_SLOT_ALIGN + 1;
+static_assert(kMostSlot <= LK_EXTENT_BYTES, "an extent has slots of each size");
 constexpr uint32_t kNoSlot = 0;
 
 inline uint32_t size_index(uint64_t slot) { return static_cast<uint32_t>(slot / LK_SLOT_ALIGN); }
@@ -69,11 +71,10 @@ struct SlotCounts {
             units[families.top(s)] += used[s] * families.units(s);
     }
     uint64_t extents(const SizeFamilies &families) const {
-        uint64_t units[kSlotSizes] = {};
-        count_units(families, units);
         uint64_t n = 0;
         for (uint32_t s = 1; s < kSlotSizes; ++s)
-            n += units[s] ? families.extents(s, units[s]) : 0;
+            if (families.top(s) == s)
+                n += families.extents(s, family_units(families, s));
         return n;
     }
     uint64_t bytes() const {
@@ -81,6 +82,15 @@ struct SlotCounts {
         for (uint32_t s = 1; s < kSlotSizes; ++s)
             n += used[s] * s * LK_SLOT_ALIGN;
         return n;
+    }
+
+  private:
+    // Sizes of a family are its largest, half of it, and so on.
+    uint64_t family_units(const SizeFamilies &families, uint32_t top) const {
+        uint64_t units = used[top] * families.units(top);
+        for (uint32_t size = top; size % 2 == 0 && families.top(size / 2) == top; size /= 2)
+            units += used[size / 2] * families.units(size / 2);
+        return units;
     }
 };
 

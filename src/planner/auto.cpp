@@ -89,7 +89,7 @@ double two_bit_error(const Clip &clip) { return code_error(2) * clip.error; }
 // Channels of a head by their part in the error of a logit, the heaviest first.
 struct Channels {
     uint32_t head_dim;
-    uint8_t order[LK_MAX_HEAD_DIM];
+    uint16_t order[LK_MAX_HEAD_DIM];
     double weight[LK_MAX_HEAD_DIM];  // of order[i]: squared error of the logit, per squared range
 
     double strips(uint32_t begin, uint32_t end) const {
@@ -243,9 +243,9 @@ Channels Builder::rank_channels(uint32_t layer, uint32_t head) const {
         const double range = double{channel_range(own.keys[first + c])};
         const double query = own.queries[first + c] / n_queries * scale;
         weights[c] = kSquareOfMagnitude * query * query * range * range / kTotalSpread;
-        out.order[c] = static_cast<uint8_t>(c);
+        out.order[c] = static_cast<uint16_t>(c);
     }
-    std::sort(out.order, out.order + shape.head_dim, [&](uint8_t a, uint8_t b) {
+    std::sort(out.order, out.order + shape.head_dim, [&](uint16_t a, uint16_t b) {
         return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
     });
     for (uint32_t i = 0; i < shape.head_dim; ++i)

@@ -73,16 +73,16 @@ lk_status Builder::check_samples() const {
 // 3 bits for outliers and 1 bit for as many subnormals; of what is too many, the extremes.
 void pair_channels(const ChannelSums *sums, uint32_t head_dim, const uint8_t *classes,
                    uint8_t *bits) {
-    uint8_t order[LK_MAX_HEAD_DIM];
+    uint16_t order[LK_MAX_HEAD_DIM];
     uint32_t n_low = 0;
     uint32_t n_high = 0;
     for (uint32_t c = 0; c < head_dim; ++c) {
-        order[c] = static_cast<uint8_t>(c);
+        order[c] = static_cast<uint16_t>(c);
         bits[c] = kOrdinaryBits;
         n_low += classes[c] == LK_CHANNEL_SUBNORMAL;
         n_high += classes[c] == LK_CHANNEL_OUTLIER;
     }
-    std::sort(order, order + head_dim, [&](uint8_t a, uint8_t b) {
+    std::sort(order, order + head_dim, [&](uint16_t a, uint16_t b) {
         const float x = channel_range(sums[a]);
         const float y = channel_range(sums[b]);
         return x != y ? x < y : a < b;

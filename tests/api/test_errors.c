@@ -207,9 +207,9 @@ static void capabilities(void **state) {
     } faults[] = {
         {offsetof(lk_capability, size), 4, LK_E_ARGUMENT},
         {offsetof(lk_capability, head_dim), 40, LK_E_ARGUMENT},
-        {offsetof(lk_capability, head_dim), 272, LK_E_ARGUMENT},
+        {offsetof(lk_capability, head_dim), 528, LK_E_ARGUMENT},
         {offsetof(lk_capability, group_size), 0, LK_E_ARGUMENT},
-        {offsetof(lk_capability, group_size), 17, LK_E_ARGUMENT},
+        {offsetof(lk_capability, group_size), 1025, LK_E_ARGUMENT},
         {offsetof(lk_capability, key_bits), 5, LK_E_ARGUMENT},
         {offsetof(lk_capability, value_bits), 0, LK_E_ARGUMENT},
         {offsetof(lk_capability, page_tokens), 48, LK_E_ARGUMENT},

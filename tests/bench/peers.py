@@ -45,6 +45,11 @@ SHARE_OF_COPY = ('B8 T32768', 0.70)  # by the 2-bit plans
 GQA_SHARE_OF_COPY = 0.60
 GQA_BYTES = 500_000_000
 GQA_SEQUENCES = 8
+# Query heads, KV heads, head_dim: those of Qwen3.5 and of global layers of Gemma 4.
+WIDE_HEADS = ((16, 4, 256), (8, 1, 512), (16, 1, 512))
+WIDE_SHAPES = {'B1 T131072': (1, 131072), 'B8 T32768': (8, 32768)}
+# Least times as fast as the plan fp16, by head_dim and shape.
+WIDE_SPEEDUPS = {(256, 'B1 T131072'): 3.5, (256, 'B8 T32768'): 4, (512, 'B1 T131072'): 3, (512, 'B8 T32768'): 3.5}
 PACK_BYTES_PER_S = 2e12
 PACK_TOKENS = 131072
 PREFILL_SPEEDUP = 0.8
@@ -212,6 +217,38 @@ def gqa(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
     return results
 
 
+def wide(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
+    """Head dims above 128, over the plan fp16: not every backend of PyTorch takes them."""
+    rows, results = [], []
+    for n_query_heads, n_kv_heads, head_dim in WIDE_HEADS:
+        heads = (n_query_heads, n_kv_heads)
+        for name, (n_sequences, n_tokens) in WIDE_SHAPES.items():
+            q, k, v = random_tensors(n_sequences, heads, n_tokens, head_dim)
+            out = torch.empty_like(q)
+            row = {'heads': f'{n_query_heads}/{n_kv_heads} x {head_dim}', 'shape': name}
+            for backend in ('cudnn', 'flash'):
+                try:
+                    row[backend] = gpu.time_sdpa(backend, q, k, v)
+                except RuntimeError:
+                    row[backend] = None
+            for plan in ('fp16', 'kivi4', 'kitty-pro'):
+                with lowkey.cache(plan, (*heads, head_dim), n_sequences, n_tokens) as cache:
+                    lowkey.fill(cache, k, v, n_tokens - 1)
+                    row[plan] = lowkey.time_decode(cache, q, k[:, :, -1:], v[:, :, -1:], out)
+                row[plan]['share_of_copy'] = row[plan]['bytes'] / row[plan]['us'] * 1e6 / copy
+            row['speedup'] = row['fp16']['us'] / row['kitty-pro']['us']
+            verdict = report.target(f'kitty-pro at {row["heads"]}, {name}, times fp16', row['speedup'],
+                                    WIDE_SPEEDUPS[head_dim, name])
+            peers = [microseconds(row[peer]) if row[peer] else '-' for peer in ('cudnn', 'flash')]
+            rows.append([row['heads'], name, *peers,
+                         *(f'{microseconds(row[plan])} {100 * row[plan]["share_of_copy"]:.0f} %'
+                           for plan in ('fp16', 'kivi4', 'kitty-pro')), f'{row["speedup"]:.2f}', verdict])
+            results.append(row)
+    report.table('decode of wide heads: microseconds (inside a graph) and share of copy',
+                 ['', '', 'cudnn', 'flash', 'fp16', 'kivi4', 'kitty-pro', 'x fp16', ''], rows)
+    return results
+
+
 def pack(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
     rows, results = [], {}
     _, k, v = random_tensors(1, (32, 8), PACK_TOKENS, HEAD_DIM)
@@ -277,7 +314,8 @@ def error(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
     return results
 
 
-SECTIONS = {'decode': decode, 'mixes': mixes, 'gqa': gqa, 'pack': pack, 'prefill': prefill, 'error': error}
+SECTIONS = {'decode': decode, 'mixes': mixes, 'gqa': gqa, 'wide': wide, 'pack': pack, 'prefill': prefill,
+            'error': error}
 
 
 def main() -> int:

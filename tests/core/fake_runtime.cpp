@@ -431,8 +431,10 @@ cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_
     return launch([=] { score_attention_now(args); });
 }
 
+uint32_t pack_shared_bytes(uint32_t, uint32_t, uint32_t) { return 0; }
+
 cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
-                        uint32_t head_dim, uint32_t page_tokens, cudaStream_t) {
+                        uint32_t head_dim, uint32_t page_tokens, uint32_t, cudaStream_t) {
     ++g_counts.n_packs;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);

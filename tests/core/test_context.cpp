@@ -70,10 +70,10 @@ void capabilities_are_checked_member_by_member(void **) {
         const char *name;
     } faults[] = {
         {&lk_capability::head_dim, 16, "head_dim"},
-        {&lk_capability::head_dim, 272, "head_dim"},
+        {&lk_capability::head_dim, 528, "head_dim"},
         {&lk_capability::head_dim, 40, "head_dim"},
         {&lk_capability::group_size, 0, "group_size"},
-        {&lk_capability::group_size, 17, "group_size"},
+        {&lk_capability::group_size, 1025, "group_size"},
         {&lk_capability::page_tokens, 96, "page_tokens"},
         {&lk_capability::key_bits, 5, "key_bits"},
         {&lk_capability::value_bits, 0, "value_bits"},

@@ -51,6 +51,14 @@ void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
 void short_pages_match_reference(void **) { check_shapes(short_page_cases()); }
+void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
+// The sanitizer has some of the fast kernel and of the general one.
+void wide_heads_match_reference(void **) {
+    CudaDevice cuda(kind());
+    Comparison comparison(cuda.device());
+    comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
+    comparison.finish();
+}
 void long_steps_match_reference(void **) { check_shapes(long_cases()); }
 
 void attention_matches_reference(void **) {
@@ -71,6 +79,8 @@ int main(int argc, char **argv) {
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
+        cmocka_unit_test(ratios_match_reference),
+        cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),

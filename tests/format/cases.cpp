@@ -167,6 +167,16 @@ std::vector<Case> make_cases() {
          61, none, true, clipped(0.7f)},
         {"value-2-clip-short-group", value_shape(80, 32, 48, f8, {{0, 0, 0, 0, 5, 0}}), normal, 62,
          none, false, clipped(0.55f)},
+        {"kitty-head512", ranked(key_shape(512, 32, 32, f16, {{0, 0, 8, 0, 24, 0}})), normal, 63,
+         Ranking::kKey, false},
+        {"kitty-query-head272", ranked(key_shape(272, 32, 16, f16, {{0, 0, 1, 0, 16, 0}})), normal,
+         64, Ranking::kQueryRange, false},
+        {"key-shared-head512", shared(key_shape(512, 32, 32, f8, {{0, 2, 4, 0, 26, 0}}), 52),
+         normal, 65, none, true},
+        {"value-4-head512", value_shape(512, 32, 512, f16, {{0, 0, 32, 0, 0, 0}}), normal, 66, none,
+         false},
+        {"value-1-deviation-head512", value_shape(512, 64, 512, f8, {{0, 0, 0, 0, 0, 32}}), normal,
+         67, none, false, deviation},
     };
 }
 
@@ -240,10 +250,10 @@ Packed pack_case(const Case &c, uint32_t seed) {
         page.query_stats.push_back(static_cast<uint64_t>(lcg.next()) << 12 | channel);
     const PageValues input = {page.values.data(), head_dim};
     if (c.has_fixed || c.layout.permutes)
-        page.permutation.resize(head_dim);
+        page.permutation.resize(permutation_bytes(head_dim));
     if (c.has_fixed)
         for (uint32_t slot = 0; slot < head_dim; ++slot)
-            page.permutation[slot] = static_cast<uint8_t>((5 * slot + 3) % head_dim);
+            store_channel(page.permutation.data(), head_dim, slot, (5 * slot + 3) % head_dim);
     if (c.ranking == Ranking::kKey)
         rank_by_key(input, head_dim, c.layout.page_tokens, n_ranked(c.layout),
                     page.permutation.data());

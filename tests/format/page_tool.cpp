@@ -90,7 +90,8 @@ int print_shrunk(const char *path) {
     if (file.metadata)
         page.metadata.assign(file.metadata, file.metadata + metadata_bytes(wide));
     if (file.fixed_permutation)
-        page.permutation.assign(file.fixed_permutation, file.fixed_permutation + wide.head_dim);
+        page.permutation.assign(file.fixed_permutation,
+                                file.fixed_permutation + permutation_bytes(wide.head_dim));
     const std::vector<uint8_t> out = page.file();
     return !write(out.data(), out.size());
 }

@@ -153,6 +153,8 @@ void lies_under_a_valid_hash_are_refused(void **) {
     const size_t f8_minima = f8_ranges + minima_offset_bytes(f8);
     const PageLayout kitty = lk_test::find_case("kitty-query")->layout;
     const size_t own = 72 + payload_bytes(kitty) + permutation_offset_bytes(kitty);
+    const PageLayout &wide = lk_test::find_case("kitty-query-head272")->layout;
+    const size_t wide_own = 72 + payload_bytes(wide) + permutation_offset_bytes(wide);
     const Lie lies[] = {
         {"header bytes", "key-2", 6, {73}},
         {"side", "key-2", 8, {2}},
@@ -197,6 +199,10 @@ void lies_under_a_valid_hash_are_refused(void **) {
         {"NaN f8 minimum", "key-2-f8", f8_minima, {0x80}},
         {"channel twice", "kitty-query", own, {5, 5}},
         {"channel beyond", "kitty-query", own, {64}},
+        {"channel beyond, of two bytes", "kitty-query-head272", wide_own, {16, 1}},
+        {"channel twice, of two bytes", "kitty-query-head272", wide_own, {5, 1, 5, 1}},
+        {"few channels in version 2", "key-2", 4, {2}},
+        {"many channels in version 1", "kitty-head512", 4, {1}},
     };
     for (const Lie &lie : lies) {
         std::vector<uint8_t> bytes = golden(*lk_test::find_case(lie.page));
@@ -208,10 +214,10 @@ void lies_under_a_valid_hash_are_refused(void **) {
     std::vector<uint8_t> honest = golden(*lk_test::find_case("key-2"));
     seal(&honest);
     assert_int_equal(decode(honest, honest.size()), LK_OK);
-    honest[4] = 2;
+    honest[4] = 3;
     seal(&honest);
     assert_int_equal(decode(honest, honest.size()), LK_E_MISMATCH);
-    assert_non_null(std::strstr(last_sentence(), "version 2"));
+    assert_non_null(std::strstr(last_sentence(), "version 3"));
 }
 
 void a_page_has_one_permutation(void **) {

@@ -122,6 +122,8 @@ void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
+void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
+void wide_heads_match_reference(void **) { check_shapes(wide_cases()); }
 void short_pages_match_reference(void **) { check_shapes(every_case(short_page_cases(), 3)); }
 
 // The bound of tensor cores holds for arithmetic that is better than theirs, and finds what is
@@ -171,6 +173,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
+        cmocka_unit_test(ratios_match_reference),
+        cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(short_pages_match_reference),
         cmocka_unit_test(attention_matches_reference),
         cmocka_unit_test(tensor_core_bound_can_fail),

@@ -19,8 +19,10 @@ Axis axis(Field Case::*field, Values... values) {
 
 std::vector<Axis> whole_axes() {
     return {
-        axis(&Case::head_dim, 64, 128, 32, 48, 80, 96, 112, 144, 160, 176, 192, 208, 224, 240, 256),
-        axis(&Case::group, 4, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16),
+        axis(&Case::head_dim, 64, 128, 32, 48, 80, 96, 112, 144, 160, 176, 192, 208, 224, 240, 256,
+             272, 320, 384, 448, 496, 512),
+        axis(&Case::group, 4, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 20, 24, 32,
+             33, 64),
         axis(&Case::key_bits, 2, 16, 1, 3, 4, 8),
         axis(&Case::value_bits, 2, 16, 1, 3, 4, 8),
         axis(&Case::boosted, 0, 16, 32),
@@ -50,8 +52,8 @@ std::vector<Axis> whole_axes() {
 
 std::vector<Axis> short_axes() {
     return {
-        axis(&Case::head_dim, 128, 64, 32, 80, 96, 256),
-        axis(&Case::group, 4, 1, 5, 8, 16),
+        axis(&Case::head_dim, 128, 64, 32, 80, 96, 256, 320, 512),
+        axis(&Case::group, 4, 1, 5, 8, 16, 24),
         axis(&Case::key_bits, 2, 16, 1, 3, 4, 8),
         axis(&Case::value_bits, 2, 16, 1, 3, 4, 8),
         axis(&Case::boosted, 0, 16),
@@ -406,6 +408,68 @@ std::vector<Case> span_cases() {
     return all;
 }
 
+std::vector<Case> ratio_cases() {
+    std::vector<Case> all;
+    uint32_t turns[7] = {};
+    for (const uint32_t head_dim : {128u, 64u, 256u, 80u})
+        for (const uint32_t group : {20u, 24u, 32u, 64u, 33u}) {
+            Case c;
+            c.head_dim = head_dim;
+            c.group = group;
+            c.n_new = next_of({1, 2, 1, 3}, turns);
+            c.key_bits = next_of({2, 2, 16, 4, 8}, turns + 1);
+            c.value_bits = next_of({2, 4, 1, 16, 8, 2}, turns + 2);
+            c.boosted = c.key_bits == 2 ? next_of({16, 0}, turns + 3) : 0;
+            c.key_group = c.value_group = next_of({0, 0, 32}, turns + 4);
+            c.f8 = c.key_group != 0;
+            c.sinks = c.centers = next_of({0, 1}, turns + 5);
+            c.tree = c.n_new > 1;
+            c.packed_pages = next_of({3, 5, 12}, turns + 6);
+            c.raw_between = c.packed_pages == 5;
+            c.tail_tokens = 19;
+            all.push_back(c);
+        }
+    return all;
+}
+
+std::vector<Case> wide_cases() {
+    struct Keys {
+        uint32_t bits, boosted, n_shared, ordered, stepped;
+    };
+    std::vector<Case> all;
+    uint32_t turns[9] = {};
+    for (const uint32_t head_dim : {512u, 320u})
+        for (const Keys &keys : {Keys{2, 128, 0, 0, 0}, Keys{16, 0, 0, 0, 0}, Keys{2, 0, 0, 0, 0},
+                                 Keys{4, 0, 0, 0, 0}, Keys{8, 0, 0, 0, 0}, Keys{2, 32, 13, 1, 0},
+                                 Keys{2, 0, 21, 0, 0}, Keys{2, 0, 0, 0, 1}, Keys{2, 64, 0, 1, 0}})
+            for (const uint32_t value_bits : {2u, 4u, 16u, 1u, 8u}) {
+                Case c;
+                c.head_dim = head_dim;
+                c.n_kv_heads = next_of({1, 2}, turns);
+                c.group = next_of({8, 16, 4, 1, 8, 5, 24}, turns + 1);
+                c.key_bits = keys.bits;
+                c.boosted = keys.boosted;
+                c.n_shared = keys.n_shared;
+                c.ordered = keys.ordered;
+                c.stepped = keys.stepped;
+                c.value_bits = value_bits;
+                // Most as kitty-pro, whose pages have one group.
+                c.key_group = next_of({0, 0, 0, 64, 0, 16}, turns + 2);
+                c.value_group = next_of({0, 0, 0, 64, 0, 128}, turns + 2);
+                c.f8 = next_of({0, 0, 0, 0, 1}, turns + 3);
+                c.n_new = next_of({1, 1, 2, 1, 70, 3}, turns + 4);
+                c.raw_between = next_of({0, 0, 1}, turns + 5);
+                c.centers = next_of({1, 0}, turns + 6);
+                c.scales = next_of({0, 0, 1, 1}, turns + 7);
+                c.soft_cap = turns[0] % 11 == 3 ? 5.0f : 0.0f;
+                c.window = turns[0] % 13 == 5 ? 130 : 0;
+                c.packed_pages = next_of({3, 4, 17, 2}, turns + 8);
+                c.tail_tokens = 19;
+                all.push_back(c);
+            }
+    return all;
+}
+
 std::vector<Case> mixed_cases() {
     std::vector<Case> all;
     uint32_t turn = 0;
@@ -452,7 +516,7 @@ std::vector<Case> page_cases() {
     for (const uint32_t page_tokens : {32u, 64u, 128u})
         for (const uint32_t bits : {1u, 2u, 3u, 4u, 8u, 16u})
             for (const uint32_t f8 : {0u, 1u})
-                for (const uint32_t head_dim : {32u, 80u, 128u, 256u})
+                for (const uint32_t head_dim : {32u, 80u, 128u, 256u, 272u, 512u})
                     for (const uint32_t variant : {0u, 1u, 2u, 3u, 4u}) {
                         if (page_tokens < 64 && (bits == 1 || bits == 3))
                             continue;

@@ -34,6 +34,12 @@ std::vector<Case> long_cases();
 // windows at least as long as a span.
 std::vector<Case> span_cases();
 
+// More query heads for each KV head than a work item has columns.
+std::vector<Case> ratio_cases();
+
+// Head dims above 256: kinds of pages as above.
+std::vector<Case> wide_cases();
+
 // Pages of several forms in one layer, 16-bit ones among them, under every kind of parameters.
 std::vector<Case> mixed_cases();
 

@@ -51,7 +51,7 @@ Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind,
     for (uint32_t c = 0; c < layout.head_dim; ++c)
         page.sums.push_back(uint64_t{random->bits()} << c % 37);
     const PageValues input = {page.values.data(), layout.head_dim};
-    std::vector<uint8_t> own(layout.head_dim);
+    std::vector<uint8_t> own(permutation_bytes(layout.head_dim));
     if (to.ranking == Ranking::kKey)
         rank_by_key(input, layout.head_dim, layout.page_tokens, to.n_ranked, own.data());
     if (to.ranking == Ranking::kQueryRange)
@@ -187,9 +187,9 @@ bool differs(uint16_t target, const PageLayout &layout) {
 }  // namespace
 
 void check_packing(const Case &c, const Device &device) {
-    std::vector<uint8_t> permutation(c.head_dim);
+    std::vector<uint8_t> permutation(permutation_bytes(c.head_dim));
     for (uint32_t i = 0; i < c.head_dim; ++i)
-        permutation[i] = static_cast<uint8_t>(c.head_dim - 1 - i);
+        store_channel(permutation.data(), c.head_dim, i, c.head_dim - 1 - i);
     OpenCache cache(device, packing_formats(c, permutation.data()),
                     {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, c.head_dim, 0, 0, 1, 0, nullptr, nullptr}, 1);

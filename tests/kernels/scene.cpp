@@ -125,12 +125,15 @@ Case Scene::other_pages() const {
 }
 
 void Scene::make_formats() {
-    permutation_.resize(case_.head_dim);
+    std::vector<uint32_t> channels(case_.head_dim);
     for (uint32_t i = 0; i < case_.head_dim; ++i)
-        permutation_[i] = static_cast<uint8_t>(i);
+        channels[i] = i;
     if (case_.n_shared || case_.ordered || case_.stepped)
         for (uint32_t i = case_.head_dim - 1; i > 0; --i)
-            std::swap(permutation_[i], permutation_[next() % (i + 1)]);
+            std::swap(channels[i], channels[next() % (i + 1)]);
+    permutation_.resize(permutation_bytes(case_.head_dim));
+    for (uint32_t i = 0; i < case_.head_dim; ++i)
+        store_channel(permutation_.data(), case_.head_dim, i, channels[i]);
     const PageLayout keys = packed_shape(case_, Side::kKey);
     const bool is_ordered = keys.n_shared || (!keys.is_raw() && (case_.ordered || case_.stepped));
     const uint8_t *order = is_ordered ? permutation_.data() : nullptr;
@@ -401,7 +404,9 @@ std::string Scene::compare(const Outputs &fast, const Outputs &reference) const 
     // with 4-bit slots. Of shared slots, bits worth 1, 2 and, with the partner's factor, 2 are
     // rounded apart.
     const double apart = case_.n_shared ? 2.5 : case_.boosted ? 5.0 : 1.0;
-    const double folded = apart * head_dim * 0.5 / 32767 * q_max * static_cast<double>(key_range_);
+    const double largest = case_.head_dim > 256 ? 16383 : 32767;
+    const double folded =
+        apart * head_dim * 0.5 / largest * q_max * static_cast<double>(key_range_);
     const double logit = scale * (folded + 4 * head_dim * 0x1p-24 * q_max * key_max) +
                          static_cast<double>(case_.soft_cap) * 5e-7 + 1e-5;
     // An output: weights off by exp(2 * logit error), and half a unit of the page's largest weight

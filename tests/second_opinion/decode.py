@@ -19,7 +19,7 @@ HEADER = struct.Struct('<4sHHBBBBHHHH6HIIQQQQ')
 
 
 class Refused(Exception):
-    """The bytes are no page file of version 1."""
+    """The bytes are no page file of version 1 or 2."""
 
 
 class Shape:
@@ -38,7 +38,7 @@ class Shape:
         """Raises Refused unless the shape is valid."""
         d, p, g = self.head_dim, self.page_tokens, self.group
         rules = [self.side in (0, 1), self.axis in (1, 2), self.metadata in (1, 2),
-                 self.permutes in (0, 1), d % 16 == 0 and 32 <= d <= 256,
+                 self.permutes in (0, 1), d % 16 == 0 and 32 <= d <= 512,
                  16 * sum(self.strips) == d]
         if self.is_raw:
             rules += [p % 16 == 0 and 16 <= p <= 1024, not self.permutes, not self.n_shared, g >= 1]
@@ -67,7 +67,12 @@ class Shape:
         if self.is_raw:
             return 0
         width = 2 if self.metadata == 1 else 1
-        return 2 * self.n_pairs * width + (self.head_dim if self.permutes else 0)
+        return 2 * self.n_pairs * width + (self.permutation_bytes if self.permutes else 0)
+
+    @property
+    def permutation_bytes(self):
+        """Section 6."""
+        return self.head_dim * (2 if self.head_dim > 256 else 1)
 
     def slot_planes(self):
         """Bits of the plane of every slot, and the slot's number in it. Section 3."""
@@ -175,7 +180,7 @@ def read_pairs(shape, metadata):
 
 
 def check_permutation(shape, data):
-    permutation = np.frombuffer(data, np.uint8)
+    permutation = np.frombuffer(data, '<u2' if shape.head_dim > 256 else 'u1')
     if sorted(permutation) != list(range(shape.head_dim)):
         raise Refused('not a permutation')
     return permutation
@@ -210,18 +215,20 @@ class Page:
         if len(data) < HEADER.size:
             raise Refused('shorter than a header')
         fields = HEADER.unpack_from(data)
-        if fields[0] != b'LKPG' or fields[1] != 1 or fields[2] != HEADER.size:
+        if fields[0] != b'LKPG' or fields[1] not in (1, 2) or fields[2] != HEADER.size:
             raise Refused('another format or version')
         if fields[22] != xxh3_64(data[:64] + bytes(8)):
             raise Refused('header hash')
         shape = Shape(fields[3:17])
         shape.check()
+        if fields[1] != (2 if shape.head_dim > 256 else 1):
+            raise Refused('a head_dim of another version')
         self.flags, reserved, payload_bytes, metadata_bytes = fields[17:21]
         if self.flags > 1 or reserved or (self.flags and shape.permutes):
             raise Refused('flags or reserved bytes')
         if (payload_bytes, metadata_bytes) != (shape.payload_bytes, shape.metadata_bytes):
             raise Refused('byte counts that are not the shape\'s')
-        body = payload_bytes + metadata_bytes + (shape.head_dim if self.flags else 0)
+        body = payload_bytes + metadata_bytes + (shape.permutation_bytes if self.flags else 0)
         if len(data) != HEADER.size + body:
             raise Refused('too short or too long')
         if fields[21] != xxh3_64(data[HEADER.size:]):
@@ -231,7 +238,7 @@ class Page:
     def read_permutation(self, data):
         if not (self.flags or self.shape.permutes):
             return None
-        return check_permutation(self.shape, data[-self.shape.head_dim:])
+        return check_permutation(self.shape, data[-self.shape.permutation_bytes:])
 
     def dequantize(self, first):
         """Section 8, for slots first .. D."""

@@ -34,7 +34,7 @@ class FormattedPage(Page):
     def __init__(self, kind, payload, metadata):
         self.shape, self.permutation = kind
         if self.shape.permutes:
-            self.permutation = check_permutation(self.shape, metadata[-self.shape.head_dim:])
+            self.permutation = check_permutation(self.shape, metadata[-self.shape.permutation_bytes:])
         self.decode(payload, metadata)
 
 
@@ -158,7 +158,8 @@ class Snapshot:
             need(f[14] in (0, 1) and not f[15] and not (f[14] and shape.permutes), 'flags of a format')
             fixed = None
             if f[14]:
-                fixed, at = check_permutation(shape, body[at:at + shape.head_dim]), at + shape.head_dim
+                n_bytes = shape.permutation_bytes
+                fixed, at = check_permutation(shape, body[at:at + n_bytes]), at + n_bytes
             formats.append((shape, fixed))
         need(at == len(body), 'bytes after the formats')
         return formats

@@ -86,8 +86,10 @@ void Machine::choose_layers() {
         lk_layer layer;
         require(lk_layer_init(&layer, sizeof layer) == LK_OK);
         layer.n_kv_heads = 1 + choices_.below(2);
-        layer.n_query_heads = layer.n_kv_heads * (1 + choices_.below(2));
-        layer.head_dim = choices_.one_in(3) ? 48 : 32;
+        layer.n_query_heads = layer.n_kv_heads * (1 + 19 * choices_.below(2));
+        // Permutations of more than 256 channels have other bytes.
+        const uint32_t other = options_.is_full || l ? 48 : 272;
+        layer.head_dim = choices_.one_in(3) ? other : 32;
         if (choices_.one_in(4)) {
             layer.window_tokens = 20 + choices_.below(60);
             layer.window_sink_tokens = choices_.below(6);

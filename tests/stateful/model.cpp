@@ -55,25 +55,26 @@ void narrow(StoredPage *stored) {
 }  // namespace
 
 StoredPage packed_page(const lk::PageLayout &layout, const lk::RangeRule &ranges,
-                       const std::vector<uint16_t> &input, const uint8_t *channels) {
+                       const std::vector<uint16_t> &input, const uint8_t *permutation) {
     StoredPage stored;
     stored.layout = layout;
     stored.payload.resize(lk::payload_bytes(layout));
     stored.metadata.resize(lk::metadata_bytes(layout));
     for (uint32_t s = 0; s < layout.head_dim; ++s)
-        stored.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
-    lk::pack_page(layout, ranges, {input.data(), layout.head_dim}, channels, stored.payload.data(),
-                  stored.metadata.data());
+        stored.channels.push_back(permutation ? lk::load_channel(permutation, layout.head_dim, s)
+                                              : s);
+    lk::pack_page(layout, ranges, {input.data(), layout.head_dim}, permutation,
+                  stored.payload.data(), stored.metadata.data());
     return stored;
 }
 
 StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
                       const uint64_t *query_stats) {
     const uint32_t n = rule.layout.head_dim;
-    uint8_t own[LK_MAX_HEAD_DIM];
-    const uint8_t *channels = rule.has_permutation ? rule.permutation : nullptr;
+    uint8_t own[lk::kMaxPermutationBytes];
+    for (uint32_t s = 0; s < n; ++s)
+        lk::store_channel(own, n, s, rule.permutation[s]);
     if (rule.layout.permutes) {
-        channels = own;
         if (rule.boost_ranking == LK_RANKING_QUERY_RANGE)
             lk::rank_by_query_range({input.data(), n}, n, rule.layout.page_tokens, query_stats,
                                     rule.boosted_channels, own);
@@ -81,7 +82,8 @@ StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &in
             lk::rank_by_key({input.data(), n}, n, rule.layout.page_tokens, rule.boosted_channels,
                             own);
     }
-    return packed_page(rule.layout, rule.ranges, input, channels);
+    const bool has_order = rule.has_permutation || rule.layout.permutes;
+    return packed_page(rule.layout, rule.ranges, input, has_order ? own : nullptr);
 }
 
 Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)

@@ -32,12 +32,12 @@ struct StoredPage {
     lk::PageLayout layout;
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
-    std::vector<uint8_t> channels;  // of the slots
+    std::vector<uint32_t> channels;  // of the slots
 };
 
-// Pack as the codec does. channels: null without an order; query_stats: where these rank them.
+// Pack as the codec does. permutation: null without an order; query_stats: where these rank them.
 StoredPage packed_page(const lk::PageLayout &layout, const lk::RangeRule &ranges,
-                       const std::vector<uint16_t> &input, const uint8_t *channels);
+                       const std::vector<uint16_t> &input, const uint8_t *permutation);
 StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
                       const uint64_t *query_stats);
 

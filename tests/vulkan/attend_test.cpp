@@ -33,6 +33,9 @@ void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void shared_channels_match_reference(void **) { check_shapes(chanmix_cases()); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
+void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
+// Few: Mesa's driver on the CPU takes long to compile their loops.
+void wide_heads_match_reference(void **) { check_shapes(every_case(wide_cases(), g_full ? 1 : 3)); }
 
 void attention_matches_reference(void **) {
     VulkanDevice vulkan(g_mask);
@@ -53,6 +56,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(shared_channels_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(spans_match_reference),
+        cmocka_unit_test(ratios_match_reference),
+        cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -30,7 +30,7 @@ class Layer:
     """One attention layer of a model.
 
     n_query_heads       a multiple of n_kv_heads, 1 to 16 times as many
-    head_dim            a multiple of 16 from 32 to 256
+    head_dim            a multiple of 16 from 32 to 512
     window_tokens       a query attends to this many last tokens, itself included; 0 = all
     window_sink_tokens  first tokens that stay visible outside the window
     scale               of the logits; 0 = 1 / sqrt(head_dim)

@@ -18,6 +18,9 @@ SHARING = {  # the last layers read the keys and values of earlier ones
                                         laurel_rank=8)),
     'gemma4': ('gemma4_text', 6, dict(_SHARING, global_head_dim=64)),  # heads of 32 and of 64 channels
     'gemma4-unified': ('gemma4_unified_text', 6, dict(_SHARING, global_head_dim=64)),
+    # Heads as those of Gemma 4's own sizes.
+    'gemma4-512': ('gemma4_text', 4, dict(_SHARING, num_attention_heads=8, num_key_value_heads=1, head_dim=256,
+                                          global_head_dim=512, layer_types=[SLIDING, FULL] * 2)),
 }
 CONVOLUTIONS = {
     'lfm2': ('lfm2', 5, dict(layer_types=[CONV, FULL, CONV, FULL, CONV], block_auto_adjust_ff_dim=False)),

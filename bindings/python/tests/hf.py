@@ -35,6 +35,14 @@ MODELS = {
                                  attn_logit_softcapping=20.0)),
     'gpt-oss': ('gpt_oss', 4, dict(sliding_window=WINDOW, head_dim=32, layer_types=MIXED, num_local_experts=2,
                                    num_experts_per_tok=1)),
+    # 24 query heads for each KV head, and 20 for one.
+    'glm4': ('glm4', 2, dict(num_attention_heads=48, num_key_value_heads=2, head_dim=32)),
+    'llama-mqa-20': ('llama', 2, dict(hidden_size=160, num_attention_heads=20, num_key_value_heads=1, head_dim=32)),
+    # Layers whose values are their keys before norms and RoPE, of fewer and wider heads.
+    'gemma4-k-eq-v': ('gemma4_text', 4, dict(sliding_window=WINDOW, head_dim=32, layer_types=MIXED,
+                                             attention_k_eq_v=True, num_global_key_value_heads=1,
+                                             global_head_dim=64, vocab_size_per_layer_input=89,
+                                             hidden_size_per_layer_input=8)),
 }
 MODEL_FOLDER = pathlib.Path(__file__).parents[3] / 'tests/model'
 DEVICES = ['cpu'] + (['cuda'] if torch.cuda.is_available() else [])

@@ -347,7 +347,8 @@ def test_misuse():
 @pytest.mark.parametrize('kind, options, sentence', [
     ('deepseek_v3', {}, 'latent keys'),
     ('llama4_text', {}, 'chunked_attention'),
-    ('gemma4_text', {}, r'layer 5 has a head_dim of 512: lowkey has multiples of 16 from 32 to 256'),
+    ('gemma4_text', {'global_head_dim': 528}, r'layer 5 has a head_dim of 528: lowkey has multiples of 16 from 32 '
+     'to 512'),
     ('mimo_v2_flash', {}, 'layer 0 has keys of 192 channels and values of 128'),
     ('kimi_linear', {}, 'latent keys'),
     ('qwen4_exp_text', {}, 'layer 3 is indexed_attention'),

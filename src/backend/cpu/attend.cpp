@@ -170,22 +170,25 @@ class Call {
         : kernels_(kernels),
           args_(args),
           scratch_(*scratch),
-          group_(args.layer.n_query_heads / args.layer.n_kv_heads) {}
+          group_(args.layer.n_query_heads / args.layer.n_kv_heads),
+          n_parts_(static_cast<uint32_t>(ceil_div(group_, kDecodeRows))),
+          part_heads_(static_cast<uint32_t>(ceil_div(group_, n_parts_))) {}
 
     bool plan() {
         scratch_.items.clear();
         uint64_t partial = 0;
         uint32_t n_base = 0;
         for (uint32_t s = 0; s < args_.n_sequences; ++s)
-            n_base += args_.layer.n_kv_heads * static_cast<uint32_t>(ceil_div(
-                                                   args_.sequences[s].n_new, queries_per_tile(s)));
+            n_base +=
+                args_.layer.n_kv_heads * n_parts_ *
+                static_cast<uint32_t>(ceil_div(args_.sequences[s].n_new, queries_per_tile(s)));
         for (uint32_t s = 0; s < args_.n_sequences; ++s)
-            for (uint32_t head = 0; head < args_.layer.n_kv_heads; ++head)
+            for (uint32_t part = 0; part < args_.layer.n_kv_heads * n_parts_; ++part)
                 // The last queries see most keys: they come first, so that threads end together.
                 for (uint32_t end = args_.sequences[s].n_new; end;) {
                     const uint32_t rest = end % queries_per_tile(s);
                     const uint32_t n = rest ? rest : queries_per_tile(s);
-                    if (!plan_splits(s, head, end - n, n, n_base, &partial))
+                    if (!plan_splits(part_item(s, part, end - n, n), n_base, &partial))
                         return false;
                     end -= n;
                 }
@@ -201,9 +204,9 @@ class Call {
         fill_queries(sequence, item, &queries);
         WorkTile work = {};
         work.n_queries = item.n_queries;
-        work.group_size = group_;
+        work.group_size = item.n_heads;
         work.head_dim = head_dim;
-        work.n_rows = item.n_queries * group_;
+        work.n_rows = item.n_queries * item.n_heads;
         work.queries = queries.tokens;
         work.tree_positions = queries.tree_positions;
         set_bounds(&work);
@@ -238,7 +241,7 @@ class Call {
         const WorkItem &first = scratch_.items[index];
         if (first.n_splits == 1 || first.split)
             return;
-        const uint32_t n_rows = first.n_queries * group_;
+        const uint32_t n_rows = first.n_queries * first.n_heads;
         const uint64_t outputs = static_cast<uint64_t>(n_rows) * args_.layer.head_dim;
         float *into = scratch_.partials.data() + first.partial;
         for (uint32_t i = 1; i < first.n_splits; ++i) {
@@ -252,27 +255,42 @@ class Call {
   private:
     uint32_t queries_per_tile(uint32_t s) const {
         const uint32_t n_new = args_.sequences[s].n_new;
-        if (n_new * group_ <= kDecodeRows)
-            return n_new;
-        return group_ > kTileRows ? 1 : kTileRows / group_;
+        return n_new * part_heads_ <= kDecodeRows ? n_new : kTileRows / part_heads_;
     }
 
-    bool plan_splits(uint32_t s, uint32_t head, uint32_t first_query, uint32_t n_queries,
-                     uint32_t n_base, uint64_t *partial) {
-        const uint32_t n_rows =
-            used_blocks(args_.sequences[s]) + (args_.sequences[s].new_in_blocks ? 0 : 1);
+    // A KV head's query heads are cut into parts of about equal size, which a work tile has rows
+    // for.
+    WorkItem part_item(uint32_t s, uint32_t part, uint32_t first_query, uint32_t n_queries) const {
+        const uint32_t kv_head = part / n_parts_;
+        const uint32_t first = group_ * (part % n_parts_) / n_parts_;
+        const uint32_t end = group_ * (part % n_parts_ + 1) / n_parts_;
+        WorkItem item = {};
+        item.sequence = s;
+        item.kv_head = kv_head;
+        item.first_head = kv_head * group_ + first;
+        item.n_heads = end - first;
+        item.first_query = first_query;
+        item.n_queries = n_queries;
+        return item;
+    }
+
+    bool plan_splits(WorkItem item, uint32_t n_base, uint64_t *partial) {
+        const BatchSequence &sequence = args_.sequences[item.sequence];
+        const uint32_t n_rows = used_blocks(sequence) + (sequence.new_in_blocks ? 0 : 1);
         const auto wish = static_cast<uint32_t>(ceil_div(kWantedItems, n_base));
         const auto most = static_cast<uint32_t>(ceil_div(n_rows, kBlocksPerSplit));
         const uint32_t n_splits = wish < most ? wish : most;
+        item.n_splits = n_splits;
         for (uint32_t i = 0; i < n_splits; ++i) {
-            const auto first = static_cast<uint32_t>(static_cast<uint64_t>(n_rows) * i / n_splits);
-            const auto end =
+            item.split = i;
+            item.first_block = static_cast<uint32_t>(static_cast<uint64_t>(n_rows) * i / n_splits);
+            item.end_block =
                 static_cast<uint32_t>(static_cast<uint64_t>(n_rows) * (i + 1) / n_splits);
-            if (!scratch_.items.push(
-                    {s, head, first_query, n_queries, first, end, n_splits, i, *partial}))
+            item.partial = *partial;
+            if (!scratch_.items.push(item))
                 return false;
             if (n_splits > 1)
-                *partial += partial_floats(n_queries * group_, args_.layer.head_dim);
+                *partial += partial_floats(item.n_queries * item.n_heads, args_.layer.head_dim);
         }
         return true;
     }
@@ -297,9 +315,8 @@ class Call {
                                                 : static_cast<double>(layer.scale) * kLog2E;
         const auto factor = static_cast<float>(scale);
         for (uint32_t j = 0; j < item.n_queries; ++j)
-            for (uint32_t h = 0; h < group_; ++h) {
-                const uint8_t *row =
-                    tensor_row(args_.q, token_of(item, j), item.kv_head * group_ + h);
+            for (uint32_t h = 0; h < item.n_heads; ++h) {
+                const uint8_t *row = tensor_row(args_.q, token_of(item, j), item.first_head + h);
                 *is_beyond = is_beyond_limit(layer, row, args_.q.dtype);
                 for (uint32_t c = 0; c < layer.head_dim; ++c)
                     *q++ = *is_beyond ? 0 : load_element(row, args_.q.dtype, c) * factor;
@@ -368,7 +385,7 @@ class Call {
 
     // Sinks, normalization and the caller's dtype.
     void finish(const WorkItem &item, const float *result) const {
-        const uint32_t n_rows = item.n_queries * group_;
+        const uint32_t n_rows = item.n_queries * item.n_heads;
         const float *maxima = result + static_cast<uint64_t>(n_rows) * args_.layer.head_dim;
         for (uint32_t r = 0; r < n_rows; ++r)
             finish_row(item, r, result + static_cast<uint64_t>(r) * args_.layer.head_dim,
@@ -376,8 +393,8 @@ class Call {
     }
     void finish_row(const WorkItem &item, uint32_t r, const float *output, double row_max,
                     double row_sum) const {
-        const uint32_t head = item.kv_head * group_ + r % group_;
-        const uint64_t token = token_of(item, r / group_);
+        const uint32_t head = item.first_head + r % item.n_heads;
+        const uint64_t token = token_of(item, r / item.n_heads);
         double factor = 1;  // a sink far above every logit makes the sum overflow otherwise
         if (args_.layer.sink_logits) {
             const double sink = static_cast<double>(args_.layer.sink_logits[head]) * kLog2E;
@@ -399,7 +416,9 @@ class Call {
     const Kernels &kernels_;
     const AttendCall &args_;
     AttendScratch &scratch_;
-    const uint32_t group_;
+    const uint32_t group_;       // query heads of a KV head
+    const uint32_t n_parts_;     // that they are cut into
+    const uint32_t part_heads_;  // of a part, at most
 };
 
 }  // namespace

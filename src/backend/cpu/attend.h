@@ -19,10 +19,13 @@ struct AttendCall : AttendArgs {
     uint32_t n_sequences;
 };
 
-// A split of a work tile: the queries and the blocks of keys that a WorkTile gets.
+// A split of a work tile: query heads of a KV head, their queries and the blocks of keys that a
+// WorkTile gets.
 struct WorkItem {
     uint32_t sequence;
     uint32_t kv_head;
+    uint32_t first_head;  // of the query heads
+    uint32_t n_heads;
     uint32_t first_query;
     uint32_t n_queries;
     uint32_t first_block;  // of the sequence's blocks; n_blocks stands for the staged tokens

@@ -56,10 +56,11 @@ inline DecodeState cut_decode_scratch(const WorkTile &work) {
     return s;
 }
 
-// out[r][m] (+)= dot(a row m, x row r) for contiguous rows of n floats.
+// out[r][m] (+)= dot(a row m, x row r) for contiguous rows of n floats; with channels, rows are
+// stored channels and go to out[r][channel].
 inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float *x,
                      uint32_t x_stride, uint32_t n_rows, uint32_t n, float *out,
-                     uint32_t out_stride, const uint8_t *indices, bool add) {
+                     uint32_t out_stride, const uint8_t *channels, bool add) {
     const uint32_t whole = n / kWidth * kWidth;
     for (uint32_t m = 0; m < n_m; ++m)
         for (uint32_t r = 0; r < n_rows; ++r) {
@@ -71,7 +72,7 @@ inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float
             float sum = horizontal_sum(sums);
             for (uint32_t i = whole; i < n; ++i)
                 sum += row[i] * vector[i];
-            float *to = out + r * out_stride + (indices ? indices[m] : m);
+            float *to = out + r * out_stride + (channels ? load_channel(channels, n_m, m) : m);
             *to = add ? *to + sum : sum;
         }
 }
@@ -84,7 +85,8 @@ inline void generic_logits(const WorkTile &work, const KvTile &kv_tile, const De
         for (uint32_t r = 0; r < work.n_rows; ++r)
             for (uint32_t stored = 0; stored < work.head_dim; ++stored)
                 s.query[r * work.head_dim + stored] =
-                    work.q[r * work.head_dim + kv_tile.key.channels[stored]];
+                    work.q[r * work.head_dim +
+                           load_channel(kv_tile.key.channels, work.head_dim, stored)];
         query = s.query;
     }
     dot_rows(keys.data, keys.row_stride, kv_tile.n_tokens, query, work.head_dim, work.n_rows,
@@ -170,7 +172,7 @@ inline void order_query(const WorkTile &work, const uint8_t *channels, float *ou
         const float *query = work.q + r * work.head_dim;
         if (channels) {
             for (uint32_t stored = 0; stored < work.head_dim; ++stored)
-                ordered[stored] = query[channels[stored]];
+                ordered[stored] = query[load_channel(channels, work.head_dim, stored)];
             query = ordered;
         }
         for (uint32_t stored = 0; stored < work.head_dim; stored += 16)
@@ -199,8 +201,8 @@ LK_INLINE Folded fold_ranges(const float *values, const DecodeState &s, uint32_t
     const float base = multiply_ranges(values, s, n);
     const float highest = highest_magnitude(s.folded, n);
     const bool any = highest > 1e-30f;
-    round_factors(s.folded, any ? 32767.0f / highest : 0.0f, out, n);
-    return {base, any ? highest / 32767.0f : 0.0f};
+    round_factors(s.folded, any ? largest_factor(n) / highest : 0.0f, out, n);
+    return {base, any ? highest / largest_factor(n) : 0.0f};
 }
 
 // Place of a stored's parameters among those of a token group.
@@ -221,10 +223,10 @@ inline Folded fold_shared(const PageView &view, const float *values, const Decod
     const float highs = highest_magnitude(s.doubled, n);
     const float highest = lows > highs ? lows : highs;
     const bool any = highest > 1e-30f;
-    const float scale = any ? 32767.0f / highest : 0.0f;
+    const float scale = any ? largest_factor(n) / highest : 0.0f;
     round_factors(s.folded, scale, low, n);
     round_factors(s.doubled, scale, high, n);
-    return {base, any ? highest / 32767.0f : 0.0f};
+    return {base, any ? highest / largest_factor(n) : 0.0f};
 }
 
 // Steps and minima of a group of tokens, each strip's in the order of its parameters.

@@ -16,7 +16,7 @@ namespace cpu {
 
 constexpr uint32_t kKvTileTokens = LK_MAX_PAGE_TOKENS;
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
-// Rows are (query token, query head of the group) pairs.
+// Rows are (query token, query head) pairs.
 constexpr uint32_t kTileRows = 128;   // of a work tile on the tile path, at most
 constexpr uint32_t kDecodeRows = 32;  // of a work tile on the decode path, at most
 
@@ -55,7 +55,8 @@ struct PageBytes {
     const PageView *view;    // null = staged
     const uint8_t *payload;  // staged: u16 [n_tokens][head_dim]
     const uint8_t *metadata;
-    const uint8_t *channels;  // stored channel -> channel, null = identity
+    const uint8_t *channels;  // stored channel -> channel, null = identity; a byte each, two above
+                              // LK_BYTE_CHANNELS channels
 };
 
 // Up to kKvTileTokens keys and values of one KV head.
@@ -84,10 +85,10 @@ struct KeySource {
     void *state;
 };
 
-// Some query tokens of one sequence and KV head over some of its keys.
+// Some query tokens of one sequence under some query heads of a KV head, over some of its keys.
 struct WorkTile {
     uint32_t n_queries;
-    uint32_t group_size;
+    uint32_t group_size;  // query heads of the work tile
     uint32_t head_dim;
     uint32_t n_rows;            // n_queries * group_size
     const QueryToken *queries;  // [n_queries]
@@ -109,11 +110,10 @@ struct WorkTile {
     float *scratch;  // scratch_floats(head_dim), aligned to 64 bytes
 };
 
-// FP32 of a work tile's scratch: Q, output, S and the numbers of each row on the tile path, and an
-// unpacked page.
-#define LK_CPU_SCRATCH_FLOATS(head_dim)                                                        \
-    ((2u * (head_dim) + kKvTileTokens + 8u) * kTileRows + (kKvTileTokens + 16u) * (head_dim) + \
-     131072u)
+// FP32 of a work tile's scratch. The decode path needs most: an unpacked page, for each row a
+// query five times and the factors of its channels sixteen times, and rows of tokens.
+#define LK_CPU_SCRATCH_FLOATS(head_dim) \
+    ((kKvTileTokens + 16u + 21u * kDecodeRows) * (head_dim) + 8u * kDecodeRows * kKvTileTokens)
 
 struct Kernels {
     const char *name;

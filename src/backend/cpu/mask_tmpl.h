@@ -10,6 +10,12 @@ namespace lk {
 namespace cpu {
 namespace {
 
+// The channel of a page's stored channel.
+LK_INLINE uint32_t load_channel(const uint8_t *channels, uint32_t head_dim, uint32_t stored) {
+    return head_dim > LK_BYTE_CHANNELS ? channels[2 * stored] | channels[2 * stored + 1] << 8
+                                       : channels[stored];
+}
+
 enum class Visible { kNone, kSome, kAll };
 
 // To all queries of the work tile together.

@@ -29,8 +29,10 @@ LK_INLINE void transpose4(V *v) {
     v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-// sum += the products of the two 16-bit integers of each word. Codes are below 256 and factors
-// below 2^15 in magnitude, so 128 x 2 of them fit in 32 bits.
+// Of n factors of 16 bits: codes are below 256, so the sum of n products fits in 32 bits.
+LK_INLINE float largest_factor(uint32_t n) { return n > 256 ? 16383.0f : 32767.0f; }
+
+// sum += the products of the two 16-bit integers of each word.
 LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 #if defined(__AVX512VNNI__)
     const __m512i r =

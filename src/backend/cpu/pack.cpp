@@ -58,7 +58,9 @@ class RawPage {
     }
 
   private:
-    uint32_t channel(uint32_t stored) const { return permutation_ ? permutation_[stored] : stored; }
+    uint32_t channel(uint32_t stored) const {
+        return permutation_ ? load_channel(permutation_, head_dim_, stored) : stored;
+    }
     uint16_t *tile_of(uint32_t first_channel, uint32_t token) const {
         return halves_ + static_cast<uint64_t>(first_channel) * tokens_ +
                token / LK_TILE_TOKENS * kTileHalves;
@@ -156,7 +158,7 @@ void pack_item(const PackItem &item, uint16_t *values) {
             target.write(token, source.values + static_cast<uint64_t>(token) * layout.head_dim);
         return;
     }
-    uint8_t own[LK_MAX_HEAD_DIM];
+    uint8_t own[kMaxPermutationBytes];
     const uint8_t *permutation = item.target->permutation;
     if (item.target->ranking != Ranking::kNone) {
         choose_permutation(item, source, own);

@@ -59,7 +59,8 @@ class Packer {
                 fill_addresses(layout, 1u << i, &addresses_[i]);
         for (uint32_t stored = 0; stored < layout.head_dim; ++stored) {
             stored_[stored] = make_stored(stored);
-            stored_[stored].channel = permutation ? permutation[stored] : stored;
+            stored_[stored].channel =
+                permutation ? load_channel(permutation, layout.head_dim, stored) : stored;
         }
     }
 
@@ -227,7 +228,8 @@ void pack_page_fast(const PageLayout &layout, const RangeRule &rule, PageValues 
     else
         packer.pack_tokens();
     if (layout.permutes)
-        std::memcpy(metadata + permutation_offset_bytes(layout), permutation, layout.head_dim);
+        std::memcpy(metadata + permutation_offset_bytes(layout), permutation,
+                    permutation_bytes(layout.head_dim));
 }
 
 }  // namespace cpu

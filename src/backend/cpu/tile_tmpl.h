@@ -108,10 +108,10 @@ inline void start_tile(const WorkTile &work, const TileState &s) {
     }
 }
 
-// Offsets of matrix rows: row channels[i], or row i, of `width` floats each.
+// Offsets of matrix rows: the row of stored channel i, or row i, of `width` floats each.
 inline void row_offsets(const uint8_t *channels, uint32_t n, uint32_t width, uint32_t *offsets) {
     for (uint32_t i = 0; i < n; ++i)
-        offsets[i] = (channels ? channels[i] : i) * width;
+        offsets[i] = (channels ? load_channel(channels, n, i) : i) * width;
 }
 
 inline void cap_logits(const TileState &s, uint32_t n_tokens, float cap) {

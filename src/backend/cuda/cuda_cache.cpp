@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kLongColumns = 2048;
 // For each token of the longest step, so that caches of short steps stay small.
 constexpr uint64_t kTokenSlotsBytes = 64 * 1024;
+constexpr uint32_t kPackStaticBytes = 1024;  // a little more than packing has of its own
 
 template <class T>
 T *at(uint64_t address) {
@@ -28,6 +29,23 @@ lk_status queue_error(cudaError_t error, int device) {
     (void)cudaGetLastError();
     return fail(LK_E_ARGUMENT, "queue is no stream of CUDA device %d, which the context has",
                 device);
+}
+
+// Has a thread block the shared memory that packing a page of each format takes?
+lk_status check_pages(const CacheLayout &layout, uint32_t shared_bytes) {
+    for (uint32_t f = 0; f < layout.n_formats; ++f) {
+        const PageLayout &page = layout.formats[f].layout;
+        if (page.is_raw())
+            continue;
+        const uint32_t bytes =
+            pack_shared_bytes(page.head_dim, page.page_tokens, n_parameters(page));
+        if (bytes + kPackStaticBytes > shared_bytes)
+            return fail(LK_E_UNSUPPORTED,
+                        "packing pages of head_dim %u with %u ranges needs %u bytes of shared "
+                        "memory, the device has %u",
+                        page.head_dim, n_parameters(page), bytes, shared_bytes);
+    }
+    return LK_OK;
 }
 
 }  // namespace
@@ -72,6 +90,8 @@ lk_status CudaCache::open() {
         error =
             cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
     lk_status status = checked(error, "measuring the device");
+    if (!status)
+        status = check_pages(layout_, static_cast<uint32_t>(shared_bytes));
     n_sms_ = static_cast<uint32_t>(n_sms);
     if (!status && !rules_.open(layout_, n_sms_, static_cast<uint32_t>(shared_bytes)))
         status = fail(LK_E_NOMEM, "no memory for the rules of %u layers", layout_.n_layers);
@@ -351,7 +371,8 @@ lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {
         const lk_status status = upload_.send();
         return status ? status
                       : checked(launch_pack(at<PackJob>(jobs_.address()), n, view_.formats,
-                                            extent.head_dim, extent.page_tokens, stream_),
+                                            extent.head_dim, extent.page_tokens,
+                                            extent.n_parameters, stream_),
                                 "packing pages");
     });
 }

@@ -15,8 +15,8 @@ constexpr uint32_t kMaxBlocks = 2;       // of a multiprocessor
 constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
 constexpr uint32_t kItemBytes = 131072;  // that a thread block reads while an item begins and ends
 constexpr uint32_t kPageBytes = 10300;   // that a page of 128 tokens costs besides its own
-constexpr uint32_t kStaticBytes =
-    2048;  // of a thread block's shared memory, in addition to decode_shared_bytes()
+// Of a thread block's shared memory, in addition to decode_shared_bytes().
+constexpr uint32_t static_bytes(uint32_t head_dim) { return head_dim > 256 ? 4096 : 2048; }
 
 uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
@@ -62,6 +62,8 @@ struct PossibleKinds {
             return !f16 || !has_short_pages(head_dim) ? kDecodeNone
                    : page_tokens == 64                ? kDecodeF16Pages64
                                                       : kDecodeF16Pages32;
+        if (!has_all_kinds(head_dim))
+            return plain ? kDecodePlain : kDecodeNone;
         return plain                                                 ? kDecodePlain
                : f8_by_32                                            ? kDecodeF8By32
                : f8_narrow && has_split_k(head_dim, kDecodeF8Narrow) ? kDecodeF8Narrow
@@ -78,6 +80,8 @@ uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
         return n_columns <= 4 && has_split_k(head_dim, kind) ? 4 : 8;
     if (kind != kDecodePlain)
         return 4;
+    if (!has_all_kinds(head_dim))
+        return 8;
     return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
 }
 
@@ -148,7 +152,7 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
 
 // The warps of a thread block for which registers and shared memory suffice.
 uint32_t DecodeRules::warps(const Layer &of, uint32_t columns, const DecodeShape &blocks) const {
-    const uint32_t shared_bytes = shared_bytes_ / blocks.n_blocks - kStaticBytes;
+    const uint32_t shared_bytes = shared_bytes_ / blocks.n_blocks - static_bytes(of.head_dim);
     const uint32_t ring_bytes =
         decode_ring_bytes(of.key_metadata_bytes, of.value_metadata_bytes, of.own_query_bytes);
     uint32_t n_warps = blocks.n_warps;

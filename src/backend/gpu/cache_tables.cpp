@@ -66,13 +66,13 @@ FormatInfo format_info(const PageFormat &format, uint64_t permutation) {
 uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t format_index) const {
     const uint64_t first = uint64_t{layout.n_formats} * sizeof(FormatInfo);
     return layout.formats[format_index].permutation
-               ? table_.address() + first + uint64_t{format_index} * LK_MAX_HEAD_DIM
+               ? table_.address() + first + uint64_t{format_index} * kMaxPermutationBytes
                : 0;
 }
 
 lk_status CacheTables::open(const CacheLayout &layout, const uint16_t *forms, TableMemory *memory) {
     const uint64_t permutations = uint64_t{layout.n_formats} * sizeof(FormatInfo);
-    uint64_t next = permutations + uint64_t{layout.n_formats} * LK_MAX_HEAD_DIM;
+    uint64_t next = permutations + uint64_t{layout.n_formats} * kMaxPermutationBytes;
     uint64_t bytes = next;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         bytes += parameter_bytes(layout.layers[l]);
@@ -83,12 +83,13 @@ lk_status CacheTables::open(const CacheLayout &layout, const uint16_t *forms, Ta
     LK_TRY(table_.open(memory, bytes, "the tables of a cache"));
     for (uint32_t c = 0; c < layout.n_formats; ++c) {
         const PageFormat &format = layout.formats[c];
-        const uint64_t at = permutations + uint64_t{c} * LK_MAX_HEAD_DIM;
+        const uint64_t at = permutations + uint64_t{c} * kMaxPermutationBytes;
         FormatInfo info = format_info(format, permutation(layout, c));
         info.form = forms ? forms[c] : 0;
         std::memcpy(image.data() + c * sizeof info, &info, sizeof info);
         if (format.permutation)
-            std::memcpy(image.data() + at, format.permutation, format.layout.head_dim);
+            std::memcpy(image.data() + at, format.permutation,
+                        permutation_bytes(format.layout.head_dim));
     }
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];

@@ -20,7 +20,7 @@ class CacheTables {
     lk_status open(const CacheLayout &layout, const uint16_t *forms, TableMemory *memory);
 
     uint64_t formats() const { return table_.address(); }
-    // u8 [head_dim] of a page format with a fixed permutation, or 0.
+    // permutation_bytes() of a page format with a fixed permutation, or 0.
     uint64_t permutation(const CacheLayout &layout, uint32_t format_index) const;
     // The arrays of a LayerView, each an address or 0.
     struct LayerParameters {
@@ -35,8 +35,8 @@ class CacheTables {
   private:
     const Allocator &allocator_;
     Array<LayerParameters> layers_;
-    Table table_;  // FormatInfo [formats], u8 [formats][LK_MAX_HEAD_DIM], then f32 by layers, in
-                   // the order of LayerParameters
+    Table table_;  // FormatInfo [formats], u8 [formats][kMaxPermutationBytes], then f32 by layers,
+                   // in the order of LayerParameters
 };
 
 // A page format as kernels read it; `permutation` is the device's copy of the fixed one.

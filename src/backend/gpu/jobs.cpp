@@ -79,6 +79,8 @@ PackExtent extent_of(const PackItem *items, uint32_t n_items) {
         const PageLayout &layout = items[i].target->layout;
         extent.head_dim = std::max<uint32_t>(extent.head_dim, layout.head_dim);
         extent.page_tokens = std::max<uint32_t>(extent.page_tokens, layout.page_tokens);
+        if (!layout.is_raw())
+            extent.n_parameters = std::max(extent.n_parameters, n_parameters(layout));
     }
     return extent;
 }

@@ -65,10 +65,12 @@ class JobList {
     Table table_;
 };
 
-// The largest head dim and the most tokens of a page that items pack.
+// The largest head dim, and the most tokens and pairs of a range and a minimum of a page that items
+// pack.
 struct PackExtent {
     uint32_t head_dim;
     uint32_t page_tokens;
+    uint32_t n_parameters;
 };
 PackExtent extent_of(const PackItem *items, uint32_t n_items);
 uint32_t most_pages(const ShrinkItem *items, uint32_t n_items);

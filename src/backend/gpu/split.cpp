@@ -556,13 +556,17 @@ bool Splits::plan(const Batch &batch, bool blocks_changed) {
         }
         if (columns > limits_.max_columns)
             continue;
+        const uint32_t n_work_tiles = batch.n_sequences * layer.n_kv_heads;
+        const SplitShape shape = rules_->shape(kind.layer, n_work_tiles, columns);
+        const auto n_tiles = static_cast<uint32_t>(ceil_div(columns, shape.tile_columns));
+        if (n_tiles > limits_.max_tiles)
+            continue;
         work_tiles_.clear();
-        (void)work_tiles_.resize(uint64_t{batch.n_sequences} * layer.n_kv_heads);
-        kind.split.n_work_tiles = static_cast<uint32_t>(work_tiles_.size());
-        kind.split.shape = rules_->shape(kind.layer, kind.split.n_work_tiles, columns);
+        (void)work_tiles_.resize(n_work_tiles);
+        kind.split.n_work_tiles = n_work_tiles;
+        kind.split.shape = shape;
         measure(batch, kind);
-        write(batch, &kind,
-              static_cast<uint32_t>(ceil_div(columns, kind.split.shape.tile_columns)));
+        write(batch, &kind, n_tiles);
     }
     (void)planned_.assign(batch.sequences, batch.n_sequences);
     return true;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
+constexpr uint32_t kFewChannels = 256;        // of a head, for which all devices can pack pages
+constexpr uint32_t kManySharedBytes = 32768;  // that the others need
 
 const ShaderCode &decode_shader(DecodeArithmetic arithmetic, bool has_subgroups, bool has_forms) {
     switch (arithmetic) {
@@ -137,6 +139,14 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
         return fail(LK_E_UNSUPPORTED,
                     "the device runs workgroups of up to %u invocations, attention needs %u",
                     traits.max_workgroup_size, LK_TILE_THREADS);
+    uint32_t most_channels = kFewChannels;
+    for (uint32_t l = 0; l < layout.n_layers; ++l)
+        if (layout.layers[l].head_dim > kFewChannels)
+            most_channels = LK_MAX_HEAD_DIM;
+    if (most_channels > kFewChannels && traits.max_shared_bytes < kManySharedBytes)
+        return fail(LK_E_UNSUPPORTED,
+                    "the device has %u bytes of shared memory, head dims above %u need %u",
+                    traits.max_shared_bytes, kFewChannels, kManySharedBytes);
     pipelines_ = pipelines;
     if (!layers_.resize(layout.n_layers) ||
         !taken_.reserve(uint64_t{kMostOfLayer} * layout.n_layers))
@@ -144,7 +154,9 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     lk_status status =
         pipelines->get(shaders::append, {{LK_SPEC_THREADS, kAppendThreads}}, 0, &append_);
     if (!status)
-        status = pipelines->get(shaders::pack, {{LK_SPEC_THREADS, kJobThreads}}, 0, &pack_);
+        status = pipelines->get(shaders::pack,
+                                {{LK_SPEC_THREADS, kJobThreads}, {LK_SPEC_HEAD_DIM, most_channels}},
+                                0, &pack_);
     if (!status)
         status =
             pipelines->get(shaders::dequantize, {{LK_SPEC_THREADS, kJobThreads}}, 0, &dequantize_);

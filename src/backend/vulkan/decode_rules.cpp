@@ -12,16 +12,18 @@ namespace vulkan {
 namespace {
 
 constexpr uint32_t kMaxColumns = 16;      // of a KV head: each item of them reads all codes again
+constexpr uint32_t kMaxTiles = 8;         // likewise, of the query heads of one token
 constexpr uint32_t kWorkers = 4;          // workgroups of a core
 constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it takes
 constexpr uint32_t kFormWorkers = 2;      // likewise, where forms are pushed
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
 constexpr uint32_t kPairSharedBytes = 20480;  // likewise, where keys have shared stored channels
-constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
-constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
-constexpr uint32_t kFewFolds = 4;       // several token groups of keys: pipelines are made for as many
-constexpr uint32_t kMostForms = 16;     // of a layer whose pages change their form
+constexpr uint32_t kItemBytes = 32768;     // that a workgroup reads while an item begins and ends
+constexpr uint32_t kNvidia = 0x10DE;       // VkPhysicalDeviceProperties.vendorID
+constexpr uint32_t kFewFolds = 4;          // several token groups of keys have pipelines for as many
+constexpr uint32_t kMostForms = 16;        // of a layer whose pages change their form
+constexpr uint32_t kMatrixChannels = 256;  // of a head: fields of a form have five bits for strips
 
 // Pairs of strips when channels are in groups of `group`.
 uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
@@ -62,7 +64,8 @@ uint32_t parameter_bytes_of_shape(uint64_t shape) { return shape >> 44 & 0xF; }
 bool suits_matrices(const FormatInfo &info) {
     const uint32_t n_parameters =
         info.n_groups * (info.is_value ? LK_MAX_PAGE_TOKENS : uint32_t{info.head_dim});
-    return info.is_native && !info.strips[kPlane16] && (info.is_value || !info.strips[kPlane1]) &&
+    return info.is_native && info.head_dim <= kMatrixChannels && !info.strips[kPlane16] &&
+           (info.is_value || !info.strips[kPlane1]) &&
            info.minima_offset == n_parameters * info.parameter_bytes &&
            info.group % LK_STRIP_CHANNELS == 0;
 }
@@ -120,7 +123,7 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
                    true,
                    false,
                    false,
-                   traits_.cooperative_matrix,
+                   traits_.cooperative_matrix && view.head_dim <= kMatrixChannels,
                    1,
                    value_steps_of(view.head_dim, view.head_dim),
                    0,
@@ -252,8 +255,8 @@ uint32_t DecodeRules::form_of(uint32_t layer, uint16_t key_format, uint16_t valu
 }
 
 gpu::SplitLimits DecodeRules::limits() const {
-    return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxColumns,
-            kMaxColumns / 2, LK_DECODE_MAX_COLUMNS,      0,
+    return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxTiles * LK_DECODE_MAX_COLUMNS,
+            kMaxTiles,       LK_DECODE_MAX_COLUMNS,      0,
             max_forms_};
 }
 
@@ -268,7 +271,10 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns)
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
-    return takes(layer) && uint64_t{max_new} * layers_[layer].group <= kMaxColumns;
+    const uint32_t group = layers_[layer].group;
+    const uint32_t most =
+        max_new > 1 ? kMaxColumns : std::max(kMaxColumns, kMaxTiles * tile_columns(layer, group));
+    return takes(layer) && uint64_t{max_new} * group <= most;
 }
 
 // NVIDIA's compiler keeps sums of FP32 arithmetic in registers, and not always those of FP16.

@@ -9,6 +9,7 @@
 #include "core/context/call.h"
 #include "core/context/tensor.h"
 #include "core/context/vulkan.h"
+#include "plan/plan.h"
 
 namespace lk {
 
@@ -113,10 +114,11 @@ lk_status logged(const lk_context *context, lk_status status) {
 
 lk_status check_capability(const lk_capability &c) {
     if (c.head_dim < 32 || c.head_dim > LK_MAX_HEAD_DIM || c.head_dim % LK_STRIP_CHANNELS)
-        return fail(LK_E_ARGUMENT, "capability.head_dim is %u, not a multiple of 16 from 32 to 256",
+        return fail(LK_E_ARGUMENT, "capability.head_dim is %u, not a multiple of 16 from 32 to 512",
                     c.head_dim);
-    if (c.group_size < 1 || c.group_size > 16)
-        return fail(LK_E_ARGUMENT, "capability.group_size is %u, not 1 to 16", c.group_size);
+    if (c.group_size < 1 || c.group_size > kMaxQueryGroup)
+        return fail(LK_E_ARGUMENT, "capability.group_size is %u, not 1 to %u", c.group_size,
+                    kMaxQueryGroup);
     if (c.page_tokens != 32 && c.page_tokens != 64 && c.page_tokens != 128)
         return fail(LK_E_ARGUMENT, "capability.page_tokens is %u, not 32, 64 or 128",
                     c.page_tokens);

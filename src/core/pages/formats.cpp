@@ -43,7 +43,7 @@ lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for the table of page
 
 lk_status Builder::add(const PageFormat &wanted, uint16_t *index) {
     Array<PageFormat> &table = formats.table;
-    const uint32_t n = wanted.layout.head_dim;
+    const uint32_t n = permutation_bytes(wanted.layout.head_dim);
     for (size_t i = 0; i < table.size(); ++i)
         if (same_layout(table[i].layout, wanted.layout) && table[i].ranking == wanted.ranking &&
             table[i].n_ranked == wanted.n_ranked && table[i].ranges == wanted.ranges &&
@@ -86,8 +86,12 @@ lk_status add_key(Builder *builder, uint32_t layer, uint32_t head, uint32_t rung
         return LK_OK;
     }
     info->ranks_by_queries = info->ranks_by_queries || ranks_by_queries(key);
-    return builder->add({key.layout, key.has_permutation ? key.permutation : nullptr,
-                         ranking_of(key), key.boosted_channels, key.ranges},
+    uint8_t permutation[kMaxPermutationBytes];
+    const uint32_t head_dim = key.layout.head_dim;
+    for (uint32_t stored = 0; stored < head_dim; ++stored)
+        store_channel(permutation, head_dim, stored, key.permutation[stored]);
+    return builder->add({key.layout, key.has_permutation ? permutation : nullptr, ranking_of(key),
+                         key.boosted_channels, key.ranges},
                         index);
 }
 

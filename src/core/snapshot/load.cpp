@@ -25,7 +25,8 @@ namespace {
 bool same_format(const PageFormat &own, const FileFormat &file) {
     if (!same_layout(own.layout, file.layout) || !own.permutation != !file.permutation)
         return false;
-    return !own.permutation || !std::memcmp(own.permutation, file.permutation, own.layout.head_dim);
+    return !own.permutation ||
+           !std::memcmp(own.permutation, file.permutation, permutation_bytes(own.layout.head_dim));
 }
 
 class Loader {

@@ -54,7 +54,7 @@ lk_status SnapshotReader::open() {
     LK_TRY(keep_chunk(ChunkKind::kPlan, 1, kMaxPlanText, &plan_text_));
     if (hash_bytes(plan_text_.data(), plan_text_.size()) != header_.plan_hash)
         return fail(LK_E_CORRUPT, "snapshot: the plan does not fit its hash");
-    constexpr uint64_t kMostClass = sizeof(FormatRecord) + LK_MAX_HEAD_DIM;
+    constexpr uint64_t kMostClass = sizeof(FormatRecord) + kMaxPermutationBytes;
     LK_TRY(keep_chunk(ChunkKind::kClasses, 0, header_.n_formats * kMostClass, &format_bytes_));
     LK_TRY(read_formats(format_bytes_.data(), format_bytes_.size(), header_.n_formats, &formats_));
     if (!header_.n_states)

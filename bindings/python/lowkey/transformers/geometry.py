@@ -145,9 +145,9 @@ def _head_dim(number: int, layer: Any) -> int:
     if of_values != head_dim:
         raise UnsupportedError(f'layer {number} has keys of {head_dim} channels and values of {of_values}: lowkey has '
                                'keys and values of equal head_dim')
-    if head_dim % 16 or not 32 <= head_dim <= 256:
+    if head_dim % 16 or not 32 <= head_dim <= 512:
         raise UnsupportedError(f'layer {number} has a head_dim of {head_dim}: lowkey has multiples of 16 from 32 to '
-                               '256')
+                               '512')
     return head_dim
 
 
