@@ -15,7 +15,7 @@
 namespace cli {
 namespace {
 
-constexpr std::uint32_t kHeadDims[] = {32, 48, 64, 80, 96, 112, 128, 160, 192, 256};
+constexpr std::uint32_t kHeadDims[] = {32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 512};
 
 const char *backend_name(lk_backend backend) {
     switch (backend) {

@@ -294,8 +294,8 @@ func (p *Plan) SetKey(layer, kvHead uint32, rule KeyRule) error {
 	raw.boost_bits = C.uint32_t(rule.BoostBits)
 	raw.boost_ranking = C.lk_ranking(rule.BoostRanking)
 	if rule.ChannelBits != nil {
-		// C reads head_dim bytes, at most 256; missing bytes are widths of 0, which it refuses.
-		const most = 256
+		// C reads head_dim bytes, at most 512; missing bytes are widths of 0, which it refuses.
+		const most = 512
 		block := C.calloc(C.size_t(most+len(rule.ChannelBits)), 1)
 		if block == nil {
 			return &Error{NoMemory, "no memory for channel bits"}
@@ -325,14 +325,14 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	})
 }
 
-// padded is a copy of at least 256 numbers, as many as C may read for the channels; missing numbers
+// padded is a copy of at least 512 numbers, as many as C may read for the channels; missing numbers
 // are NaNs, which C refuses. padded(nil) is nil.
 func padded(numbers []float32) []float32 {
 	if numbers == nil {
 		return nil
 	}
 	all := append([]float32(nil), numbers...)
-	for len(all) < 256 {
+	for len(all) < 512 {
 		all = append(all, float32(math.NaN()))
 	}
 	return all

@@ -29,7 +29,7 @@ CHUNK_CLASSES = {'none': 0, 'low': 1, 'middle': 2, 'high': 3}
 class Layer:
     """One attention layer of a model.
 
-    n_query_heads       a multiple of n_kv_heads, 1 to 16 times as many
+    n_query_heads       a multiple of n_kv_heads, up to 1024 times as many
     head_dim            a multiple of 16 from 32 to 512
     window_tokens       a query attends to this many last tokens, itself included; 0 = all
     window_sink_tokens  first tokens that stay visible outside the window

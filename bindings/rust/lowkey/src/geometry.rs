@@ -4,10 +4,10 @@ use lowkey_sys as sys;
 /// One attention layer of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// A multiple of `n_kv_heads`, 1 to 16 times as many.
+    /// A multiple of `n_kv_heads`, up to 1024 times as many.
     pub n_query_heads: u32,
     pub n_kv_heads: u32,
-    /// A multiple of 16 from 32 to 256.
+    /// A multiple of 16 from 32 to 512.
     pub head_dim: u32,
     /// A query attends to this many last tokens, itself included; 0 = all.
     pub window_tokens: u32,
