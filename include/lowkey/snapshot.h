@@ -1,6 +1,7 @@
 /* lowkey: snapshots. A snapshot is sequences of a cache as bytes, which a cache of the same plan
- * can load on any backend: packed pages as they are, 16-bit pages, positions, query statistics, and
- * the deferral, classes and order of chunks (lowkey/chunks.h). A loaded sequence supports every
+ * can load on any backend: packed pages as they are, 16-bit pages, positions, query statistics,
+ * versions of recurrent states (lowkey/state.h), and the deferral, classes and order of chunks
+ * (lowkey/chunks.h). A loaded sequence supports every
  * operation that the saved one did. A snapshot leaves out three things: the originals of chunks
  * with their budget, so packed chunks cannot become wider after a load, requested attention scores,
  * and the classes of chunks that are still to come, whose sequence is deferred instead.
@@ -120,9 +121,9 @@ LK_API lk_status lk_snapshot_save_file(lk_cache *cache, uint32_t n_sequences,
  * Errors, the cache is unchanged: LK_E_ARGUMENT (also a capacity below the snapshot's number of
  * sequences), LK_E_BUSY (a step is open), LK_E_STATE (the cache's queue is being captured into a
  * graph), LK_E_CORRUPT (the sentence names the check that failed), LK_E_MISMATCH (another format
- * version, geometry, plan or fingerprint: the sentence names both), LK_E_BUDGET (max_sequences or
- * the budget does not hold the sequences), LK_E_NOMEM, LK_E_DEVICE, LK_E_IO (a callback has ended
- * the load, or the file cannot be read). */
+ * version, geometry, plan, size of recurrent states or fingerprint: the sentence names both),
+ * LK_E_BUDGET (max_sequences or the budget does not hold the sequences), LK_E_NOMEM, LK_E_DEVICE,
+ * LK_E_IO (a callback has ended the load, or the file cannot be read). */
 LK_API lk_status lk_snapshot_load(lk_cache *cache, const lk_snapshot_desc *desc, lk_read_fn read,
                                   void *user, uint32_t capacity, lk_sequence *ids,
                                   uint32_t *n_sequences);

@@ -1,6 +1,6 @@
 /* lowkey: recurrent state. A hybrid model has layers between its attention layers that keep a state
  * of a fixed size for each sequence: linear attention, convolutions. A cache stores these states as
- * bytes beside the keys and values (lk_cache_desc.state_bytes), and the verbs of a sequence take
+ * bytes next to the keys and values (lk_cache_desc.state_bytes), and the verbs of a sequence take
  * them along: a commit advances them, a fork shares them, a truncation returns to earlier ones, a
  * snapshot has them, the budget counts them. The library never reads the bytes.
  *
@@ -10,17 +10,6 @@
  *       read the state before the new tokens at state.data, write the state after them there
  *   append and attend the attention layers
  *   lk_step_commit(cache, NULL);
- *
- * A version is all states of a sequence after a number of its tokens. A sequence has the version
- * after its last committed token, and of those after earlier steps the ones that
- * lk_cache_desc.state_interval_tokens and state_versions keep. The version after 0 tokens is zeros
- * and takes no bytes. lk_sequence_truncate() and lk_sequence_fork() need the version after n_tokens
- * and return LK_E_UNSUPPORTED without it; lk_sequence_rollback() and lk_sequence_find_state() find
- * one.
- *
- * On a device the step's queue orders all copies of states, which lk_step_begin() and
- * lk_snapshot_save() make: a copy of the version that the sequence had, for a discard, and a copy
- * to the bytes of lk_step_state() if these do not hold it from the last step.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_STATE_H
@@ -32,6 +21,17 @@
 extern "C" {
 #endif
 
+/* A version is all states of a sequence after a number of its tokens. A sequence has the version
+ * after its last committed token, and of those after earlier steps the ones that
+ * lk_cache_desc.state_interval_tokens and state_versions keep. The version after 0 tokens is zeros
+ * and takes no bytes. lk_sequence_truncate() and lk_sequence_fork() need the version after n_tokens
+ * and return LK_E_UNSUPPORTED without it; lk_sequence_rollback() and lk_sequence_find_state() find
+ * one.
+ *
+ * On a device the step's queue orders all copies of states, which lk_step_begin() and
+ * lk_snapshot_save() make: a copy of the version that the sequence had, for a discard, and a copy
+ * to the bytes of lk_step_state() if these do not hold it from the last step. */
+
 /* The bytes of one state in the open step. */
 typedef struct lk_state {
     uint32_t size;         /* sizeof(lk_state) */
@@ -39,7 +39,7 @@ typedef struct lk_state {
     void *data;            /* first byte, aligned to 64; NULL on Vulkan */
     uint64_t buffer;       /* Vulkan: a VkBuffer with the usages storage buffer, shader device
                             * address, transfer source and transfer destination; else 0 */
-    uint64_t offset_bytes; /* Vulkan: of the first byte in the buffer, a multiple of 64; else 0 */
+    uint64_t offset_bytes; /* Vulkan: of the first byte in the buffer; else 0 */
     uint64_t bytes;        /* of the state, as lk_cache_desc.state_bytes has them */
 } lk_state;
 /* Fill a state with zeros and its size. Errors: as lk_tensor_init(). */

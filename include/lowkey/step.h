@@ -74,12 +74,10 @@ LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t 
  *          overlap. Copied
  * n_spans  0: the step is that of lk_step_begin() without a draft tree
  *
- * A sliding window begins where it does without spans, so a span that is longer than the window of
- * a layer is refused.
+ * The sliding window of a layer begins where it does without spans.
  *
  * Errors: as lk_step_begin(), LK_E_ARGUMENT (a span that is empty, ends after its sequence's new
- * tokens, or begins before the end of the one before it), LK_E_UNSUPPORTED (a span longer than the
- * window of a layer). */
+ * tokens, or begins before the end of the one before it). */
 LK_API lk_status lk_step_begin_spans(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
                                      const lk_sequence *ids, const uint32_t *n_tokens,
                                      const uint32_t *spans, uint32_t n_spans);

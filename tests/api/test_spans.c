@@ -20,10 +20,10 @@ typedef struct span {
     uint32_t first, end;
 } span;
 
-// Spans of the whole sequence, none longer than the window.
+// Spans of the whole sequence, one of them longer than the window.
 static const span kSpans[] = {{3, 8}, {8, 20}, {70, 110}, {115, 116}, {120, 158}};
 #define N_SPANS 5u
-#define WINDOW 40u
+#define WINDOW 30u
 
 static void open_model(rig *r, uint32_t window_tokens) {
     memset(r, 0, sizeof *r);
@@ -180,26 +180,22 @@ static void wrong_spans_are_refused(void **unused) {
     const struct {
         uint32_t n;
         uint32_t spans[6];
-        lk_status status;
         const char *text;
-    } faults[] = {
-        {1, {2, 0, 1}, LK_E_ARGUMENT, "span 0 has tokens 0 to 1 of sequence 2 of 2"},
-        {1, {1, 5, 5}, LK_E_ARGUMENT, "span 0 has tokens 5 to 5"},
-        {1, {1, 6, 5}, LK_E_ARGUMENT, "span 0 has tokens 6 to 5"},
-        {1, {1, 5, 11}, LK_E_ARGUMENT, "span 0 has tokens 5 to 11 of sequence 1"},
-        {2,
-         {0, 5, 9, 0, 8, 12},
-         LK_E_ARGUMENT,
-         "span 1 has tokens 8 to 12 of sequence 0 of 2, "
-         "after token 9"},
-        {2, {0, 5, 9, 0, 1, 3}, LK_E_ARGUMENT, "span 1 has tokens 1 to 3"},
-        {2, {1, 5, 9, 0, 1, 3}, LK_E_ARGUMENT, "span 1 has tokens 1 to 3 of sequence 0"},
-        {2, {1, 0, 2, 0, 0, 41}, LK_E_ARGUMENT, "span 1 has tokens 0 to 41"},
-        {1, {0, 0, 41}, LK_E_UNSUPPORTED, "span 0 has 41 tokens, the window of layer 1 has 40"}};
+    } faults[] = {{1, {2, 0, 1}, "span 0 has tokens 0 to 1 of sequence 2 of 2"},
+                  {1, {1, 5, 5}, "span 0 has tokens 5 to 5"},
+                  {1, {1, 6, 5}, "span 0 has tokens 6 to 5"},
+                  {1, {1, 5, 11}, "span 0 has tokens 5 to 11 of sequence 1"},
+                  {2,
+                   {0, 5, 9, 0, 8, 12},
+                   "span 1 has tokens 8 to 12 of sequence 0 of 2, "
+                   "after token 9"},
+                  {2, {0, 5, 9, 0, 1, 3}, "span 1 has tokens 1 to 3"},
+                  {2, {1, 5, 9, 0, 1, 3}, "span 1 has tokens 1 to 3 of sequence 0"},
+                  {2, {1, 0, 2, 0, 0, 41}, "span 1 has tokens 0 to 41"}};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
         assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts,
                                              faults[i].spans, faults[i].n),
-                         faults[i].status);
+                         LK_E_ARGUMENT);
         rig_sentence(faults[i].text);
     }
     assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, NULL, 1),

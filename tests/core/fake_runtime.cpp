@@ -108,6 +108,7 @@ struct DeviceBatch {
     std::vector<std::vector<Block>> blocks;
     std::vector<std::vector<const Block *>> lists;
     std::vector<std::vector<int32_t>> parents;
+    std::vector<std::vector<uint32_t>> reaches;
     std::vector<BatchSequence> sequences;
     Batch batch;
 
@@ -155,14 +156,18 @@ DeviceBatch::DeviceBatch(const StepView &view) {
     blocks.resize(n);
     lists.resize(n);
     parents.resize(n);
+    reaches.resize(n);
     for (uint32_t s = 0; s < n; ++s) {
         const SequenceInfo &info = view.sequences[s];
         read_blocks(view, info, s);
         read_tree(view, info, s);
+        for (uint32_t i = 0; info.has_spans && i < info.n_new; ++i)
+            reaches[s].push_back(view.positions[info.first_new + i] - info.n_history);
         sequences.push_back({lists[s].data(), info.n_blocks, info.n_attended, info.id,
                              info.n_history, info.n_new, info.first_new,
                              static_cast<int32_t>(info.new_in_blocks),
-                             info.has_tree ? parents[s].data() : nullptr});
+                             info.has_tree ? parents[s].data() : nullptr,
+                             info.has_spans ? reaches[s].data() : nullptr});
     }
     batch = {sequences.data(), n, view.header->n_tokens};
 }
@@ -283,6 +288,7 @@ void check_item(const DecodeArgs &args, const WorkItem &item) {
     assert_int_equal(item.n_new, info.n_new);
     assert_int_equal(item.new_in_blocks, info.new_in_blocks);
     assert_int_equal(item.has_tree, info.has_tree);
+    assert_int_equal(info.has_spans, 0);  // decode knows none
     assert_true(holds(g_device, args.counters + item.work_tile, sizeof *args.counters));
     const uint64_t split_floats = args.tile_columns * (args.layer.head_dim + 2);
     if (item.n_splits > 1)

@@ -5,7 +5,9 @@
 #include <cuda_runtime_api.h>
 #include <lowkey/lowkey.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -141,6 +143,8 @@ class Pair {
     lk_status run_layers(int side);
     void compare(uint32_t n);
     void step(const Ids &of, const Counts &counts);
+    // The same with spans, after which the next step has none.
+    void step_with_spans(const Ids &of, const Counts &counts);
     // A step of the device's cache alone.
     lk_status run_step(uint32_t n, int spoiled_layer, bool commits);
 
@@ -154,6 +158,7 @@ class Pair {
     uint64_t state_;
     lk_context *contexts_[2];
     std::vector<std::unique_ptr<LayerBuffers>> buffers_;
+    std::vector<uint32_t> spans_;  // of the next begin of both sides
 };
 
 Pair::Pair(uint32_t seed, bool ranks_by_queries) : state_(seed) {
@@ -242,8 +247,12 @@ void Pair::spoil(uint32_t n, uint32_t layer) {
 }
 
 lk_status Pair::begin(int side, const Ids &of, const Counts &counts, const int32_t *parent) {
-    return lk_step_begin(caches[side], side ? &queue : nullptr, static_cast<uint32_t>(of.size()),
-                         of.data(), counts.data(), parent);
+    const auto n = static_cast<uint32_t>(of.size());
+    const lk_queue *own = side ? &queue : nullptr;
+    return spans_.empty()
+               ? lk_step_begin(caches[side], own, n, of.data(), counts.data(), parent)
+               : lk_step_begin_spans(caches[side], own, n, of.data(), counts.data(), spans_.data(),
+                                     static_cast<uint32_t>(spans_.size() / 3));
 }
 
 lk_tensor Pair::tensor(int side, const Buffer &buffer, uint32_t n_heads, uint32_t head_dim) const {
@@ -294,6 +303,18 @@ void Pair::step(const Ids &of, const Counts &counts) {
     compare(n);
     for (lk_cache *cache : caches)
         assert_ok(lk_step_commit(cache, nullptr));
+}
+
+void Pair::step_with_spans(const Ids &of, const Counts &counts) {
+    for (uint32_t s = 0; s < of.size(); ++s)
+        for (uint32_t end = below(5); end < counts[s];) {
+            const uint32_t first = end;
+            end = std::min(first + 1 + below(40), counts[s]);
+            spans_.insert(spans_.end(), {s, first, end});
+            end += below(3);
+        }
+    step(of, counts);
+    spans_.clear();
 }
 
 lk_status Pair::run_step(uint32_t n, int spoiled_layer, bool commits) {
@@ -429,6 +450,33 @@ void test_long_steps(void **) {
     pair.step({pair.ids[0], pair.ids[1]}, {LK_DRAFT_TOKENS + 1, 3});
     assert_int_equal(fake_counts().n_long_steps, before.n_long_steps + kLayers - 1);
     assert_int_equal(fake_counts().n_tiles, middle.n_tiles + 1);
+}
+
+// Steps with spans run on the kernels of long steps, short ones too, and no graph holds them.
+void test_spans(void **) {
+    for (uint32_t seed = 0; seed < 4; ++seed) {
+        Pair pair(seed);
+        for (uint32_t i = 0; i < 20; ++i) {
+            const Ids of = {pair.ids[pair.below(2)], pair.ids[2]};
+            const Counts counts = {1 + pair.below(pair.below(3) ? 40 : 120), 1 + pair.below(5)};
+            if (pair.below(3))
+                pair.step_with_spans(of, counts);
+            else
+                pair.step(of, counts);
+            if (pair.below(4) == 0)
+                pair.truncate(2);
+        }
+        const uint32_t n = 4;
+        const uint32_t spans[] = {0, 1, 3};
+        pair.fill(n);
+        assert_ok(lk_step_begin_spans(pair.caches[1], &pair.queue, 1, &pair.ids[0], &n, spans, 1));
+        fake_capture(true);
+        assert_int_equal(pair.run_layers(1), LK_E_UNSUPPORTED);
+        fake_capture(false);
+        assert_non_null(std::strstr(sentence(), "has spans, which no graph holds"));
+        assert_int_equal(lk_step_replay(pair.caches[1]), LK_E_UNSUPPORTED);
+        assert_ok(lk_step_discard(pair.caches[1]));
+    }
 }
 
 // Between replays a sequence of the batch is another one, one grows, is cut and starts anew, and
@@ -609,12 +657,13 @@ void test_no_driver(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu), cmocka_unit_test(test_attention_scores),
-        cmocka_unit_test(test_who_attends), cmocka_unit_test(test_long_steps),
-        cmocka_unit_test(test_replay),      cmocka_unit_test(test_steady_step),
-        cmocka_unit_test(test_faults),      cmocka_unit_test(test_fault_names_its_token),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_no_driver),
-        cmocka_unit_test(test_states),      cmocka_unit_test(test_state_copies),
+        cmocka_unit_test(test_same_as_cpu),  cmocka_unit_test(test_attention_scores),
+        cmocka_unit_test(test_who_attends),  cmocka_unit_test(test_long_steps),
+        cmocka_unit_test(test_replay),       cmocka_unit_test(test_steady_step),
+        cmocka_unit_test(test_faults),       cmocka_unit_test(test_fault_names_its_token),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_spans),        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_state_copies),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

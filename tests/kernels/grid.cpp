@@ -385,7 +385,7 @@ std::vector<Case> span_cases() {
             c.key_bits = next_of({2, 4, 16, 8}, turns + 2);
             c.value_bits = c.key_bits == 16 ? 16 : next_of({2, 4, 1}, turns + 3);
             c.boosted = c.key_bits == 2 ? 16 : 0;
-            c.window = next_of({0, 150, 0, 170, 400}, turns + 4);
+            c.window = next_of({0, 150, 0, 40, 400}, turns + 4);
             c.window_sinks = c.window ? 4 : 0;
             c.n_sequences = next_of({1, 3}, turns + 5);
             c.tail_tokens = next_of({5, 0, 131}, turns + 6);

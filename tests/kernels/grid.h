@@ -30,8 +30,8 @@ std::vector<Case> grouped_cases();
 // them over more pages than CUDA dequantizes at once.
 std::vector<Case> long_cases();
 
-// Steps with spans: of few tokens, of more than drafts have, and of many query columns, under
-// windows at least as long as a span.
+// Steps with spans: of few tokens, of more than drafts have, and of many query columns. Some spans
+// are longer than their window.
 std::vector<Case> span_cases();
 
 // More query heads for each KV head than a work item has columns.

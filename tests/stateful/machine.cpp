@@ -635,6 +635,28 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
     return status;
 }
 
+// The first steps of a cache with a full budget are those of a chosen seed.
+std::vector<uint32_t> Machine::choose_spans(std::vector<NewTokens> *parts) {
+    std::vector<uint32_t> spans;
+    if (options_.is_full || !choices_.has_more() || !choices_.one_in(5))
+        return spans;
+    for (uint32_t s = 0; s < parts->size(); ++s) {
+        Fresh &fresh = (*parts)[s].fresh;
+        for (uint32_t end = choices_.below(4); end < fresh.n;) {
+            const uint32_t first = end;
+            end = std::min(first + 1 + choices_.below(30), fresh.n);
+            spans.insert(spans.end(), {s, first, end});
+            fresh.reach.resize(fresh.n);
+            for (uint32_t i = first; i < end; ++i)
+                fresh.reach[i] = end - 1;
+            end += choices_.below(3);
+        }
+        for (uint32_t i = 0; i < fresh.reach.size(); ++i)
+            fresh.reach[i] = std::max(fresh.reach[i], i);
+    }
+    return spans;
+}
+
 bool Machine::step() {
     std::vector<NewTokens> parts;
     std::vector<lk_sequence> ids;
@@ -670,8 +692,13 @@ bool Machine::step() {
     ++counts_.operations;
     const auto n = static_cast<uint32_t>(ids.size());
     spoken_for_ = ids;
-    const lk_status begun = lk_step_begin(cache_, options_.device->queue, n, ids.data(),
-                                          counts.data(), has_tree ? parents.data() : nullptr);
+    const std::vector<uint32_t> spans = has_tree ? std::vector<uint32_t>() : choose_spans(&parts);
+    const lk_status begun =
+        spans.empty()
+            ? lk_step_begin(cache_, options_.device->queue, n, ids.data(), counts.data(),
+                            has_tree ? parents.data() : nullptr)
+            : lk_step_begin_spans(cache_, options_.device->queue, n, ids.data(), counts.data(),
+                                  spans.data(), static_cast<uint32_t>(spans.size() / 3));
     if (!drop_evicted(ids))
         return false;
     if (begun == LK_E_BUDGET) {

@@ -329,11 +329,14 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
     const uint32_t e = first_entries_[layer] + query_head / (own.n_query_heads / own.n_kv_heads);
     // The new tokens visible to it, and how many come before it in its branch.
     std::vector<uint32_t> seen;
+    for (uint32_t i = fresh.reach.empty() ? 0 : fresh.reach[t] - t; i; --i)
+        seen.push_back(t + i);
+    const size_t n_after = seen.size();
     for (int64_t at = t; at >= 0;) {
         seen.push_back(static_cast<uint32_t>(at));
         at = fresh.parent.empty() ? at - 1 : fresh.parent[static_cast<size_t>(at)];
     }
-    const uint64_t position = sequence.length + seen.size() - 1;
+    const uint64_t position = sequence.length + seen.size() - n_after - 1;
     std::vector<double> logits;
     std::vector<const Token *> tokens;
     double highest = -INFINITY;

@@ -47,5 +47,3 @@ def test_wrong_spans_are_refused(cache):
             cache.step(sequence, 4, spans=spans)
     with pytest.raises(lowkey.ArgumentError, match='not both'):
         cache.step(sequence, 2, spans=[(0, 0, 2)], parents=[-1, 0])
-    with pytest.raises(lowkey.UnsupportedError, match='the window of layer 1 has 40'):
-        cache.step(sequence, 50, spans=[(0, 0, 41)])

@@ -113,6 +113,9 @@ Json contents_json(const std::string &path, const lk_snapshot *snapshot, const C
             {"bytes", info.total_bytes},
             {"tokens", info.n_tokens},
             {"blocks", info.n_blocks},
+            {"states", info.n_states},
+            {"state_versions", info.n_state_versions},
+            {"version_bytes", info.version_bytes},
             {"fingerprint", fingerprint_text(info)},
             {"geometry_hash", hex(info.geometry_hash)},
             {"plan_hash", hex(info.plan_hash)},
@@ -130,7 +133,12 @@ void print_contents(const lk_snapshot *snapshot, const Contents &contents) {
     std::printf("plan %s, hash %s, geometry %s\n", lk_plan_name(lk_snapshot_plan(snapshot)),
                 hex(info.plan_hash).c_str(), hex(info.geometry_hash).c_str());
     const std::string fingerprint = fingerprint_text(info);
-    std::printf("fingerprint %s\n\n", fingerprint.empty() ? "none" : fingerprint.c_str());
+    std::printf("fingerprint %s\n", fingerprint.empty() ? "none" : fingerprint.c_str());
+    if (info.n_states)
+        std::printf("%s versions of %u recurrent states, %s each\n",
+                    format_count(info.n_state_versions).c_str(), info.n_states,
+                    format_bytes(static_cast<double>(info.version_bytes)).c_str());
+    std::printf("\n");
     Table sequences({"sequence", "tokens", "blocks", "shared"});
     for (std::size_t i = 0; i < std::min(contents.sequences.size(), kMostShown); ++i) {
         const lk_snapshot_sequence &s = contents.sequences[i];

@@ -71,16 +71,6 @@ lk_status no_step_memory(uint64_t bytes) {
     return fail(LK_E_NOMEM, "no memory for the step's lists of %llu bytes", ull{bytes});
 }
 
-lk_status check_windows(const lk_cache *cache, uint32_t index, uint32_t n_tokens) {
-    for (uint32_t l = 0; l < cache->formats.layers.size(); ++l) {
-        const uint32_t window = cache->formats.layers[l].view.window_tokens;
-        if (window && n_tokens > window)
-            return fail(LK_E_UNSUPPORTED, "span %u has %u tokens, the window of layer %u has %u",
-                        index, n_tokens, l, window);
-    }
-    return LK_OK;
-}
-
 // Each token of a sequence reaches to itself, until its spans are known.
 void start_reach(lk_cache *cache, StepSequence *member) {
     uint32_t *reach = cache->step.reaches.data() + member->first_new;
@@ -105,7 +95,6 @@ lk_status plan_spans(lk_cache *cache, const BeginArgs &args) {
                         span[1], span[2], span[0], args.n_sequences, end, sequence);
         sequence = span[0];
         end = span[2];
-        LK_TRY(check_windows(cache, i, span[2] - span[1]));
         StepSequence &member = step.sequences[sequence];
         if (!member.reach)
             start_reach(cache, &member);

@@ -13,6 +13,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import StateError, UnsupportedError
+from .spans import read_mask
 
 if TYPE_CHECKING:
     from .cache import LowkeyCache
@@ -62,10 +63,15 @@ def _cache_and_layer(module: torch.nn.Module, source: tuple[LowkeyCache, int]) -
 def mask(batch_size: int, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None,
          **options: Any) -> torch.Tensor | None:
     """The padding mask [batch, 1, 1, n_tokens so far] if it hides a token, else None: attention is causal by itself. It
-    has a dimension for queries because Gemma 4 slices its masks there."""
-    if options.get('allow_is_causal_skip') is False or options.get('allow_is_bidirectional_skip') is not None:
+    has a dimension for queries because Gemma 4 slices its masks there. Of a model whose mask is not causal the whole
+    mask [batch, 1, q_length, n_tokens so far], whose spans the cache finds."""
+    is_causal = options.get('allow_is_causal_skip') is not False
+    if options.get('allow_is_bidirectional_skip') is not None or (not is_causal and q_length == 1):
         raise UnsupportedError('the model needs a mask that is not causal (packed sequences, blocks or both '
                                'directions)')
+    if not is_causal:
+        return read_mask(options['mask_function'], batch_size, q_length, kv_length, int(options.get('q_offset', 0)),
+                         attention_mask, options.get('device'))
     if attention_mask is None or bool(attention_mask.all()):
         return None
     return attention_mask.bool()[:, None, None]

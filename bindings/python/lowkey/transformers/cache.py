@@ -23,6 +23,7 @@ from .attention import Switch
 from .geometry import geometry_of, layers_of
 from .graph import DecodeGraphs, switch
 from .layers import make_layers
+from .spans import Spans, is_whole
 from .states import States
 
 _LEAST_SEQUENCES, _LEAST_STEP_TOKENS = 8, 2048
@@ -420,6 +421,7 @@ class LowkeyCache(HostCache):
         step, batch = self._store.step, self._batch
         if step is None or batch is None:
             raise StateError(f'layer {layer} came without layer 0 of the same pass')
+        batch.check_mask(mask, self.geometry.layers[layer].window_tokens)
         if self.geometry.layers[layer].kv_layer is None:
             step.append(layer, batch.tokens(key), batch.tokens(value))
         out = batch.columns(step.attend(layer, batch.tokens(query)))
@@ -500,7 +502,8 @@ class LowkeyCache(HostCache):
 
     def _begin(self, device: torch.device, batch: int, n_tokens: int, mask: torch.Tensor | None) -> None:
         self._drop_step()
-        real = self._new_tokens(mask, batch, n_tokens)
+        spans = Spans(mask, self.geometry.layers[0].window_tokens) if is_whole(mask) else None
+        real = self._new_tokens(mask, batch, n_tokens) if spans is None else spans.padding()
         cache = self._open(device, batch, n_tokens)
         self._check_batch(batch)
         if not self.sequences:
@@ -509,9 +512,10 @@ class LowkeyCache(HostCache):
         chosen = [(sequence, n) for sequence, n in zip(self.sequences, counts) if n]
         if not chosen:
             raise ArgumentError('the attention mask hides every new token')
-        self._batch = _Batch(batch, n_tokens, real)
+        self._batch = _Batch(batch, n_tokens, real, spans)
         self._store.warn_of_scores(n_tokens)
-        self._store.step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen])
+        self._store.step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen],
+                                      spans=[] if spans is None else spans.ranges([n > 0 for n in counts]))
 
     def _new_tokens(self, mask: torch.Tensor | None, batch: int, n_tokens: int) -> torch.Tensor | None:
         """[batch, n_tokens] which of the new columns are tokens; None = all."""
@@ -561,9 +565,16 @@ class LowkeyCache(HostCache):
 class _Batch:
     """Converts a batch [batch, heads, n_columns, channels] to tokens of a step [tokens, heads, channels], and back."""
 
-    def __init__(self, batch: int, n_columns: int, real: torch.Tensor | None):
-        self.n_batch, self.n_columns, self.real = batch, n_columns, real
+    def __init__(self, batch: int, n_columns: int, real: torch.Tensor | None, spans: Spans | None):
+        self.n_batch, self.n_columns, self.real, self.spans = batch, n_columns, real, spans
         self.attended = False  # whether the last layer with attention has run
+
+    def check_mask(self, mask: torch.Tensor | None, window: int) -> None:
+        """Refuse a layer whose mask has other spans than that of the first."""
+        if self.spans is not None:
+            self.spans.check(mask, window)
+        elif is_whole(mask):
+            raise UnsupportedError('a layer has a mask of its own, the first layer of the pass is causal')
 
     def tokens(self, x: torch.Tensor) -> torch.Tensor:
         """The tokens of all prompts, one prompt after the other: a view where the strides allow it. Of the last columns
