@@ -1,6 +1,6 @@
 """Loads llama-server on lowkey with requests of random lengths, and checks what it answers.
 
-    server.py --server PROGRAM --model GGUF --windowed-model GGUF --work FOLDER [--requests N]
+    server.py --server PROGRAM --models FOLDER --work FOLDER [--requests N]
 
 The server listens on the loopback. Half of a run is the load of all slots at once, the other half the same requests
 one at a time."""
@@ -176,37 +176,40 @@ def check_budget(program, model, work):
         print(f'beyond the budget: HTTP 500, "{error["error"]["message"]}"')
 
 
-def check_windows(program, model, work):
-    """A model with sliding windows goes on with a prompt, and back to a part of it, as if it began anew."""
+def check_reuse(program, model, work, least_reused, *options):
+    """A model goes on with a prompt, and back to a part of it, as if it began anew. least_reused has the tokens that it
+    computes for neither at least: windows free keys, and recurrent layers go back to one of the server's checkpoints."""
     text = FILLER[5000:6200]
     prompts = [text, text + FILLER[9000:9100], text[:700] + FILLER[100:200]]
-    for options, least_reused in (((), (0, 1000, 0)), (('--swa-full',), (0, 1000, 690))):
-        with Server(program, model, work, '-c', N_SLOTS * SLOT_TOKENS, '--kv-plan', 'fp16', '--cache-ram', 0,
-                    *options) as server:
-            for prompt, n_reused in zip(prompts, least_reused):
-                status, reply = server.complete(prompt, 8, id_slot=0, return_tokens=True)
-                assert status == 200 and reply['timings']['cache_n'] >= n_reused, reply
-                status, fresh = server.complete(prompt, 8, id_slot=1, return_tokens=True, cache_prompt=False)
-                assert status == 200 and reply['tokens'] == fresh['tokens'], (reply, fresh)
+    with Server(program, model, work, '-c', N_SLOTS * SLOT_TOKENS, '--kv-plan', 'fp16', '--cache-ram', 0,
+                *options) as server:
+        for prompt, n_reused in zip(prompts, (0, *least_reused)):
+            status, reply = server.complete(prompt, 8, id_slot=0, return_tokens=True)
+            assert status == 200 and reply['timings']['cache_n'] >= n_reused, reply
+            status, fresh = server.complete(prompt, 8, id_slot=1, return_tokens=True, cache_prompt=False)
+            assert status == 200 and reply['tokens'] == fresh['tokens'], (reply, fresh)
 
 
-def check(program, model, windowed_model, work, n_requests):
+def check(program, models, work, n_requests):
+    """models: paths by name, as gguf_models.all_models() gives them."""
     work.mkdir(parents=True, exist_ok=True)
-    check_load(program, model, work, n_requests)
-    check_budget(program, model, work)
-    check_windows(program, windowed_model, work)
+    check_load(program, models['prover'], work, n_requests)
+    check_budget(program, models['prover'], work)
+    check_reuse(program, models['gemma3'], work, (1000, 0))
+    check_reuse(program, models['gemma3'], work, (1000, 690), '--swa-full')
+    for name in ('lfm2', 'qwen35'):
+        check_reuse(program, models[name], work, (1000, 500))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--server', type=pathlib.Path, required=True)
-    parser.add_argument('--model', type=pathlib.Path, required=True)
-    parser.add_argument('--windowed-model', type=pathlib.Path, required=True)
+    parser.add_argument('--models', type=pathlib.Path, required=True, help='the folder that gguf_models.py wrote')
     parser.add_argument('--work', type=pathlib.Path, required=True)
     parser.add_argument('--requests', type=int, default=200)
     options = parser.parse_args()
-    check(options.server.resolve(), options.model.resolve(), options.windowed_model.resolve(), options.work.resolve(),
-          options.requests)
+    models = {path.stem: path.resolve() for path in options.models.glob('*.gguf')}
+    check(options.server.resolve(), models, options.work.resolve(), options.requests)
 
 
 if __name__ == '__main__':
