@@ -374,6 +374,20 @@ def cost_short(record: dict) -> str:
     return table(['plan', 'statistics', *(f'at most {limit:g} bits' for limit in limits)], rows)
 
 
+def rotation_rows(record: dict) -> str:
+    """Plans of tests/model/rotation.py: of each model exact match over its tasks, and the mean of -log2 p over models and tasks."""
+    models = record['models']
+    rows = []
+    for i, first in enumerate(next(iter(models.values()))):
+        own = [rows_of_one[i] for rows_of_one in models.values()]
+        matches = [sum(task['exact_match_percent'] for task in one['tasks']) / len(one['tasks']) for one in own]
+        losses = [task['bits_per_byte'] for one in own for task in one['tasks']]
+        bits = sorted({f'{one["bits_per_value"]:.3f}' for one in own})
+        rows.append([first['plan'], '..'.join(bits if len(bits) < 2 else (bits[0], bits[-1])), *(f'{match:.1f}' for match in matches),
+                     f'{sum(matches) / len(matches):.1f}', f'{sum(losses) / len(losses):.4f}'])
+    return table(['plan', 'bits/value', *(f'{name} %' for name in models), 'mean %', '-log2 p'], rows)
+
+
 def isa_code(record: dict) -> str:
     """Each kernel once for each GPU and compiler."""
     names = ('VGPRs', 'Spilled VGPRs', 'Scratch size', 'LDS size', 'Subgroups per SIMD', 'Instructions')
@@ -418,7 +432,7 @@ def isa_predicted(record: dict) -> str:
     return table(['plan', *devices], rows)
 
 
-VIEWS = {'costs': cost_rows, 'costs-short': cost_short, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_short, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}
