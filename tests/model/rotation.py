@@ -155,6 +155,9 @@ def plans() -> list[Rotated]:
     made += [make(keys, values, wide | own) for keys, wide in NARROW.items() for values, own in ONE_BIT.items()]
     made += [make(keys, "V 1, rotated", own | ONE_BIT["V 1, rotated"]) for keys, own in ROTATED.items()]
     both = {"k_block": ALL, "v_block": ALL}
+    made += [make("K 2", "V 2, FP8", {"f8": True}), make("K 2", "V 2, rotated, uniform, FP8", VALUES["V 2, rotated, uniform"] | {"f8": True}),
+             make("K 2 and 1/2 4", "V 1, FP8", {"boost": 0.5, "f8": True} | ONE_BIT["V 1"]),
+             make("K 2 and 1/2 4", "V 1, rotated, FP8", {"boost": 0.5, "f8": True} | ONE_BIT["V 1, rotated"])]
     made += [make("K 2, rotated", "V 2, rotated", both), make("K 2, rotated, norms", "V 2, rotated", both | {"norm": True}),
              make("K 2 per token, rotated, uniform", "V 2, rotated, uniform", both | {"token": True, "k_levels": "uniform", "v_levels": "uniform"})]
     return [Rotated("fp16"), *made]
