@@ -376,7 +376,9 @@ def cost_short(record: dict) -> str:
 
 def rotation_rows(record: dict) -> str:
     """Plans of tests/model/rotation.py: of each model exact match over its tasks, and the mean of -log2 p over models and tasks."""
-    models = record['models']
+    models = {name: study['rows'] for name, study in record['models'].items()}
+    plans = {row['plan'] for row in next(iter(models.values()))}.intersection(*({row['plan'] for row in rows} for rows in models.values()))
+    models = {name: [row for row in rows if row['plan'] in plans] for name, rows in models.items()}
     rows = []
     for i, first in enumerate(next(iter(models.values()))):
         own = [rows_of_one[i] for rows_of_one in models.values()]

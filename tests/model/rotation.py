@@ -1,4 +1,4 @@
-"""What rotation does to packed caches without calibration: the tasks of evaluate.py under plans whose keys and values are Hadamard
+"""What rotation and widths do to packed caches without calibration: the tasks of evaluate.py under plans whose keys and values are Hadamard
 rotated, keys divided by their norms, and groups given other levels than their minimum to maximum (docs/lab/results.md).
 
 A rotation is orthogonal, so a cache that rotates what it stores, queries and outputs answers as one that rotates keys and values back,
@@ -146,10 +146,11 @@ ROTATED: Options = {"K 2, rotated": {"k_block": ALL}, "K 2 and 1/2 4, rotated": 
                     "K 3, rotated by 32": {"k_bits": 3, "k_block": 32}}
 
 
-def plans() -> list[Rotated]:
-    def make(keys: str, values: str, options: dict[str, object]) -> Rotated:
-        return Rotated(f"{keys}; {values}", **({"k_bits": 2, "v_bits": 2, "sinks": 32} | options))  # type: ignore[arg-type]
+def make(keys: str, values: str, options: dict[str, object]) -> Rotated:
+    return Rotated(f"{keys}; {values}", **({"k_bits": 2, "v_bits": 2, "sinks": 32} | options))  # type: ignore[arg-type]
 
+
+def rotations() -> list[Rotated]:
     made = [make(keys, "V 2", own) for keys, own in KEYS.items()]
     made += [make(keys, values, KEYS[keys] | own) for keys in ("K 2", "K 2 and 1/4 4") for values, own in VALUES.items()]
     made += [make(keys, values, wide | own) for keys, wide in NARROW.items() for values, own in ONE_BIT.items()]
@@ -160,7 +161,24 @@ def plans() -> list[Rotated]:
              make("K 2 and 1/2 4", "V 1, rotated, FP8", {"boost": 0.5, "f8": True} | ONE_BIT["V 1, rotated"])]
     made += [make("K 2, rotated", "V 2, rotated", both), make("K 2, rotated, norms", "V 2, rotated", both | {"norm": True}),
              make("K 2 per token, rotated, uniform", "V 2, rotated, uniform", both | {"token": True, "k_levels": "uniform", "v_levels": "uniform"})]
-    return [Rotated("fp16"), *made]
+    return made
+
+
+def widths() -> list[Rotated]:
+    """Without rotation: shares of channels at 4 bits under values of 1 and 2 bits, groups of values, FP16 and FP8 numbers."""
+    eighths = {eighth: ("K 2" if not eighth else f"K 2 and {eighth}/8 4", {"boost": eighth / 8}) for eighth in range(7)}
+    one, by_64, by_32 = ONE_BIT["V 1"], {"group": 64}, {"group": 32}
+    made = [make(keys, "V 1", own | one) for eighth, (keys, own) in eighths.items() if eighth > 1]
+    made += [make(keys, "V 2", own) for eighth, (keys, own) in eighths.items() if eighth < 4]
+    made += [make(eighths[eighth][0], "V 1, FP8", eighths[eighth][1] | one | {"f8": True}) for eighth in (3, 4, 6)]
+    made += [make(eighths[4][0], "V 1 by 64, FP8", eighths[4][1] | one | by_64 | {"f8": True}),
+             make(eighths[4][0], "V 1 by 32, FP8", eighths[4][1] | one | by_32 | {"f8": True}),
+             make(eighths[4][0], "V 1 by 64", eighths[4][1] | one | by_64)]
+    made += [make(eighths[eighth][0], "V 2, FP8", eighths[eighth][1] | {"f8": True}) for eighth in (2, 3)]
+    return [*made, make("K 3", "V 1", {"k_bits": 3} | one)]
+
+
+SETS = {"rotation": rotations, "widths": widths}
 
 
 def main() -> None:
@@ -170,27 +188,29 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=4096, help="context in tokens")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of items")
     parser.add_argument("--items", type=int, default=0, help="another number draws other items")
+    parser.add_argument("--plans", choices=SETS, default="rotation")
     parser.add_argument("--only", nargs="*", default=["needle", "kv hard", "trace, written"], help="names of cells")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=pathlib.Path, required=True)
     args = parser.parse_args()
     device = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
-    record: dict = {"study": "rotation", "device": f"{device}, PyTorch {torch.__version__}", "size": args.size, "items": args.items, "models": {}}
+    record: dict = {"study": args.plans, "models": {}}
     for path in args.weights:
         start = time.time()
         model = weights.load(path, args.device)
-        bench = E.Bench(model, Corpus(args.corpus, "held"), args.device, args.size, args.items, plans())
-        with torch.inference_mode():
-            cells = E.cells(bench, args.scale)
-            found = {name: cells[name]() for name in args.only}
-        record["models"][path.stem] = [
-            {"plan": plan.name, "bits_per_value": plan.bits(model.shape.head_dim),
-             "tasks": [{"task": task, "questions": scores[plan.name].items, "exact_match_percent": scores[plan.name].report()["percent"],
-                        "bits_per_byte": scores[plan.name].report()["bits_per_byte"]} for task, scores in found.items()]}
-            for plan in bench.plans]
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        bench = E.Bench(model, Corpus(args.corpus, "held"), args.device, args.size, args.items, [Rotated("fp16"), *SETS[args.plans]()])
+        made: dict = {"device": f"{device}, PyTorch {torch.__version__}", "size": args.size, "items": args.items,
+                      "rows": [{"plan": plan.name, "bits_per_value": plan.bits(model.shape.head_dim), "tasks": []} for plan in bench.plans]}
+        record["models"][path.stem] = made
+        for task in args.only:
+            with torch.inference_mode():
+                scores = E.cells(bench, args.scale)[task]()
+            for row in made["rows"]:
+                score = scores[row["plan"]].report()
+                row["tasks"].append({"task": task, "questions": score["items"], "exact_match_percent": score["percent"], "bits_per_byte": score["bits_per_byte"]})
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
         print(f"{path.stem}: {time.time() - start:.1f} s", flush=True)
-        for row in record["models"][path.stem]:
+        for row in made["rows"]:
             print(f"  {row['plan']:50s} {row['bits_per_value']:.3f}", *(f"{t['exact_match_percent']:6.1f} {t['bits_per_byte']:.4f}" for t in row["tasks"]))
 
 

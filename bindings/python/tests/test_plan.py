@@ -34,7 +34,7 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize('name', ['fp16', 'int8', 'kivi4', 'kivi2', 'kitty', 'kitty-pro'])
+@pytest.mark.parametrize('name', ['fp16', 'int8', 'kivi4', 'kivi2', 'kitty', 'kitty-pro', 'wide-keys', 'wide-keys-pro'])
 def test_presets(name):
     assert name in lowkey.presets()
     with Plan.preset(name, GEOMETRY) as plan:
