@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstring>
 
 #include "plan/plan.h"
@@ -12,7 +13,7 @@ struct Preset {
     uint8_t key_bits;
     uint8_t value_bits;  // per token
     uint8_t boost_bits;
-    uint8_t boost_divisor;  // head_dim / boost_divisor key channels are boosted; 0 = none
+    uint8_t boost_sixteenths;  // of the key channels are boosted; 0 = none
     uint8_t sink_tokens;
     uint8_t recent_tokens;
     bool has_ladder;      // of all rungs, beginning at 16
@@ -27,11 +28,11 @@ constexpr Preset kPresets[] = {
     {"int8", 8, 8, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
     {"kivi4", 4, 4, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
     {"kivi2", 2, 2, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"kitty", 2, 2, 4, 8, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kitty", 2, 2, 4, 2, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
     {"kitty-pro", 2, 2, 4, 4, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
     // Errors of keys change more answers than errors of values (docs/lab/results.md).
     {"wide-keys", 2, 1, 4, 4, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"wide-keys-pro", 2, 1, 4, 2, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"wide-keys-pro", 2, 1, 4, 8, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
     // What has no class stays at 16 bits. No window: classes reach up to the query.
     {"cocktail", 16, 16, 0, 0, 32, 0, false, true, LK_AXIS_CHANNEL, 32, 0},
     {"pm-kvq", 16, 16, 0, 0, 32, 128, true, false, LK_AXIS_CHANNEL, 0, 0},
@@ -59,10 +60,11 @@ KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
     rule.axis = preset.axis;
     rule.group =
         group_within(preset.key_group, preset.axis == LK_AXIS_CHANNEL ? kPageTokens : head_dim);
-    if (preset.boost_divisor) {
+    if (preset.boost_sixteenths) {
+        const uint64_t share = ceil_div(uint64_t{head_dim} * preset.boost_sixteenths, 16);
         rule.boost_bits = preset.boost_bits;
         rule.boost_channels = static_cast<uint16_t>(
-            round_up(ceil_div(head_dim, preset.boost_divisor), LK_STRIP_CHANNELS));
+            std::min(round_up(share, LK_STRIP_CHANNELS), uint64_t{head_dim} - LK_STRIP_CHANNELS));
         rule.boost_ranking = LK_RANKING_KEY;
     }
     return rule;
