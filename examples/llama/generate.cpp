@@ -14,7 +14,7 @@ const char kHelp[] =
     "usage: llama-generate [--model FILE] [--plan NAME] [--prompt TEXT] [--tokens N]\n"
     "Continue TEXT greedily; keys and values stay in a lowkey cache.\n"
     "  --model FILE   safetensors weights (default tests/model/prover.safetensors)\n"
-    "  --plan NAME    fp16, int8, kivi4, kivi2, kitty or kitty-pro (default kitty-pro)\n"
+    "  --plan NAME    a preset of lk_plan_preset() (default kitty-pro)\n"
     "  --prompt TEXT  bytes to continue\n"
     "  --tokens N     bytes to make (default 120)\n";
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstring>
 
 #include "plan/plan.h"
@@ -9,9 +10,10 @@ namespace {
 
 struct Preset {
     const char *name;
-    uint8_t bits;  // of keys per channel and of values per token
+    uint8_t key_bits;
+    uint8_t value_bits;  // per token
     uint8_t boost_bits;
-    uint8_t boost_divisor;  // head_dim / boost_divisor key channels are boosted; 0 = none
+    uint8_t boost_sixteenths;  // of the key channels are boosted; 0 = none
     uint8_t sink_tokens;
     uint8_t recent_tokens;
     bool has_ladder;      // of all rungs, beginning at 16
@@ -22,19 +24,42 @@ struct Preset {
 };
 
 constexpr Preset kPresets[] = {
-    {"fp16", 16, 0, 0, 0, 0, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"int8", 8, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"kivi4", 4, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"kivi2", 2, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"kitty", 2, 4, 8, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"kitty-pro", 2, 4, 4, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"fp16", 16, 16, 0, 0, 0, 0, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"int8", 8, 8, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kivi4", 4, 4, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kivi2", 2, 2, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kitty", 2, 2, 4, 2, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kitty-pro", 2, 2, 4, 4, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    // Errors of keys change more answers than errors of values (docs/lab/results.md).
+    {"wide-keys", 2, 1, 4, 4, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"wide-keys-pro", 2, 1, 4, 8, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
     // What has no class stays at 16 bits. No window: classes reach up to the query.
-    {"cocktail", 16, 0, 0, 32, 0, false, true, LK_AXIS_CHANNEL, 32, 0},
-    {"pm-kvq", 16, 0, 0, 32, 128, true, false, LK_AXIS_CHANNEL, 0, 0},
+    {"cocktail", 16, 16, 0, 0, 32, 0, false, true, LK_AXIS_CHANNEL, 32, 0},
+    {"pm-kvq", 16, 16, 0, 0, 32, 128, true, false, LK_AXIS_CHANNEL, 0, 0},
     // One sink token, rounded up to a tile; the window of the published code holds what does not
     // fill a page.
-    {"pm-kvq-paper", 16, 0, 0, 16, 0, true, false, LK_AXIS_TOKEN, 128, 128},
+    {"pm-kvq-paper", 16, 16, 0, 0, 16, 0, true, false, LK_AXIS_TOKEN, 128, 128},
 };
+// Plans without statistics, the one with the best answers first (docs/choosing-a-plan.md): errors
+// of keys turn more answers than errors of values.
+constexpr Preset kDefaults[] = {
+    {"default", 16, 16, 0, 0, 0, 0, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 8, 8, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 4, 4, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 4, 2, 0, 0, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 4, 1, 0, 0, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 14, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 12, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 10, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 8, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 6, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 4, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 2, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 0, 0, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+};
+// The narrowest of them that answers as FP16 on all proving models.
+constexpr size_t kUnlimited = 2;
+
 constexpr uint8_t kRungs[] = {16, 8, 4, 2};
 
 constexpr uint32_t kPageTokens = 128;
@@ -51,45 +76,34 @@ uint16_t group_within(uint8_t group, uint32_t whole) { return group < whole ? gr
 
 KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
     KeyRule rule;
-    rule.bits = preset.bits;
+    rule.bits = preset.key_bits;
     rule.axis = preset.axis;
     rule.group =
         group_within(preset.key_group, preset.axis == LK_AXIS_CHANNEL ? kPageTokens : head_dim);
-    if (preset.boost_divisor) {
+    if (preset.boost_sixteenths) {
+        const uint64_t share = ceil_div(uint64_t{head_dim} * preset.boost_sixteenths, 16);
         rule.boost_bits = preset.boost_bits;
         rule.boost_channels = static_cast<uint16_t>(
-            round_up(ceil_div(head_dim, preset.boost_divisor), LK_STRIP_CHANNELS));
+            std::min(round_up(share, LK_STRIP_CHANNELS), uint64_t{head_dim} - LK_STRIP_CHANNELS));
         rule.boost_ranking = LK_RANKING_KEY;
     }
     return rule;
 }
 
-}  // namespace
-
-const char *preset_name(uint32_t index) {
-    return index < sizeof kPresets / sizeof *kPresets ? kPresets[index].name : nullptr;
-}
-
-lk_status set_preset(Plan *plan, const char *name) {
-    const Preset *preset = find_preset(name);
-    if (!preset)
-        return fail(LK_E_NOT_FOUND,
-                    "preset is \"%.64s\", must be one of fp16, int8, kivi4, kivi2, "
-                    "kitty, kitty-pro, cocktail, pm-kvq, pm-kvq-paper",
-                    name);
-    set_name(plan, preset->name);
+lk_status set_rules_of(const Preset &preset, Plan *plan) {
+    set_name(plan, preset.name);
     set_pages(plan, kPageTokens);
-    if (preset->has_chunks)
+    if (preset.has_chunks)
         set_chunks(plan, default_chunk_rule());
-    set_recent(plan, preset->sink_tokens, preset->recent_tokens);
+    set_recent(plan, preset.sink_tokens, preset.recent_tokens);
     ValueRule value;
-    value.bits = preset->bits;
-    if (preset->has_ladder)
+    value.bits = preset.value_bits;
+    if (preset.has_ladder)
         (void)set_ladder(plan, LK_ALL, kRungs, sizeof kRungs, kRungs[0]);
     for (uint32_t l = 0, end; l < plan->layers.size(); l = end) {
         const lk_layer &geometry = plan->layers[l].geometry;
-        const KeyRule key = key_rule(*preset, geometry.head_dim);
-        value.group = group_within(preset->value_group, geometry.head_dim);
+        const KeyRule key = key_rule(preset, geometry.head_dim);
+        value.group = group_within(preset.value_group, geometry.head_dim);
         LK_TRY(set_rules(plan, l, key, value));
         for (end = l + 1; end < plan->layers.size() &&
                           plan->layers[end].geometry.n_kv_heads == geometry.n_kv_heads &&
@@ -99,6 +113,41 @@ lk_status set_preset(Plan *plan, const char *name) {
     }
     follow_kv_layers(plan);
     return LK_OK;
+}
+
+}  // namespace
+
+const char *preset_name(uint32_t index) {
+    return index < sizeof kPresets / sizeof *kPresets ? kPresets[index].name : nullptr;
+}
+
+lk_status set_preset(Plan *plan, const char *name) {
+    if (!std::strcmp(name, kDefaults->name))
+        return set_default(plan, 0);
+    const Preset *preset = find_preset(name);
+    if (preset)
+        return set_rules_of(*preset, plan);
+    return fail(
+        LK_E_NOT_FOUND,
+        "preset is \"%.64s\", must be one of fp16, int8, kivi4, kivi2, "
+        "kitty, kitty-pro, wide-keys, wide-keys-pro, cocktail, pm-kvq, pm-kvq-paper, default",
+        name);
+}
+
+lk_status set_default(Plan *plan, double bits_per_value) {
+    if (bits_per_value == 0)
+        return set_rules_of(kDefaults[kUnlimited], plan);
+    double least = 0;
+    for (const Preset &preset : kDefaults) {
+        LK_TRY(set_rules_of(preset, plan));
+        lk_plan_size size = {};
+        LK_TRY(plan_bytes(*plan, 1, 1, 1, &size));
+        least = size.bits_per_value;
+        if (least <= bits_per_value)
+            return LK_OK;
+    }
+    return fail(LK_E_BUDGET, "bits_per_value is %g, must be at least %g without statistics",
+                bits_per_value, least);
 }
 
 }  // namespace lk

@@ -272,7 +272,7 @@ std::vector<Case> one_bit_cases() {
                 c.value_bits = 1;
                 c.value_group = value_group;
                 c.f8 = f8;
-                c.boosted = turn % 3 ? 16 : 0;
+                c.boosted = std::vector<uint32_t>{0, 16, head_dim / 32 * 16}[turn % 3];
                 c.group = std::vector<uint32_t>{4, 1, 8, 2}[turn % 4];
                 c.n_new = turn % 7 < 3 ? 2 : 1;
                 c.packed_pages = 3;

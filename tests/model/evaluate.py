@@ -11,7 +11,7 @@ import json
 import math
 import pathlib
 import time
-from typing import Callable
+from typing import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,21 @@ EVALUATION = 7_000_000
 Cache = list[tuple[Tensor, Tensor]]
 
 
+def affine(x: Tensor, levels: Tensor | float, dim: int) -> Tensor:
+    """Min-max codes along dim; scale and minimum are used as FP16."""
+    low, high = x.amin(dim, keepdim=True), x.amax(dim, keepdim=True)
+    scale = ((high - low) / levels).clamp_min(1e-6)
+    codes = torch.minimum(((x - low) / scale + 0.5).floor(), torch.as_tensor(levels, device=x.device, dtype=x.dtype))
+    return codes * scale.half().float() + low.half().float()
+
+
+def boosted(pages: Tensor, share: float, narrow: float, wide: float) -> Tensor:
+    """[..., channels] of one number a channel and page: wide for the share of channels whose mean absolute value is highest."""
+    score = pages.abs().mean(3, keepdim=True)
+    chosen = score.topk(round(share * pages.shape[-1]), -1).indices
+    return torch.full_like(score, narrow).scatter(-1, chosen, wide)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """Widths of K and V in the aged pages; a share `boost` of a K page's channels gets 4 bits; the first `sinks` tokens stay FP16."""
@@ -37,6 +52,17 @@ class Plan:
     v_bits: int = 16
     boost: float = 0.0
     sinks: int = 0
+
+    def keys(self, k: Tensor) -> Tensor:
+        """k [batch, heads, pages * PAGE, channels] as its pages store it, per channel and page."""
+        pages = k.float().unflatten(2, (-1, PAGE))
+        levels: Tensor | float = float(2 ** self.k_bits - 1)
+        if self.boost:
+            levels = boosted(pages, self.boost, levels, 15.0)
+        return affine(pages, levels, 3).flatten(2, 3).half()
+
+    def values(self, v: Tensor) -> Tensor:
+        return affine(v.float(), 2.0 ** self.v_bits - 1, -1).half()
 
 
 PLANS = (
@@ -49,25 +75,6 @@ PLANS = (
 )
 
 
-def affine(x: Tensor, levels: Tensor | float, dim: int) -> Tensor:
-    """Min-max codes along dim; scale and minimum are used as FP16."""
-    low, high = x.amin(dim, keepdim=True), x.amax(dim, keepdim=True)
-    scale = ((high - low) / levels).clamp_min(1e-6)
-    codes = torch.minimum(((x - low) / scale + 0.5).floor(), torch.as_tensor(levels, device=x.device, dtype=x.dtype))
-    return codes * scale.half().float() + low.half().float()
-
-
-def quantized_keys(k: Tensor, plan: Plan) -> Tensor:
-    """k [batch, heads, pages * PAGE, channels], per channel and page."""
-    pages = k.float().unflatten(2, (-1, PAGE))
-    levels: Tensor | float = float(2 ** plan.k_bits - 1)
-    if plan.boost:
-        score = pages.abs().mean(3, keepdim=True)
-        chosen = score.topk(round(plan.boost * k.shape[3]), -1).indices
-        levels = torch.full_like(score, levels).scatter(-1, chosen, 15.0)
-    return affine(pages, levels, 3).flatten(2, 3).half()
-
-
 def aged_cache(cache: Cache, plan: Plan) -> Cache:
     """The cache as the plan stores it: whole pages older than the window are quantized from their FP16 originals."""
     total = cache[0][0].shape[2]
@@ -75,12 +82,8 @@ def aged_cache(cache: Cache, plan: Plan) -> Cache:
     if plan.k_bits == 16 or not aged:
         return cache
     first, last = plan.sinks, plan.sinks + aged
-    result = []
-    for k, v in cache:
-        k2 = torch.cat((k[:, :, :first], quantized_keys(k[:, :, first:last], plan), k[:, :, last:]), 2)
-        v2 = torch.cat((v[:, :, :first], affine(v[:, :, first:last].float(), 2.0 ** plan.v_bits - 1, -1).half(), v[:, :, last:]), 2)
-        result.append((k2, v2))
-    return result
+    return [(torch.cat((k[:, :, :first], plan.keys(k[:, :, first:last]), k[:, :, last:]), 2),
+             torch.cat((v[:, :, :first], plan.values(v[:, :, first:last]), v[:, :, last:]), 2)) for k, v in cache]
 
 
 def attention(s: M.Shape, q: Tensor, k: Tensor, v: Tensor, window: int, sinks: Tensor | None) -> Tensor:
@@ -179,35 +182,35 @@ def question_tensors(questions: list[Question], device: str) -> tuple[Tensor, Te
 
 
 class Bench:
-    def __init__(self, model: M.Prover, corpus: Corpus, device: str, size: int, items: int) -> None:
-        self.model, self.corpus, self.device, self.size, self.items = model, corpus, device, size, items
+    def __init__(self, model: M.Prover, corpus: Corpus, device: str, size: int, items: int, plans: Sequence[Plan] = PLANS) -> None:
+        self.model, self.corpus, self.device, self.size, self.items, self.plans = model, corpus, device, size, items, plans
 
     def tasks(self, make: Callable[[Source], Task], count: int, salt: int) -> list[Task]:
         return [make(Source(self.corpus, [EVALUATION + self.items, salt, i])) for i in range(count)]
 
     def alone(self, tasks: list[Task], each: int, group: int = 4) -> dict[str, Score]:
         """Every question directly after its context; `each` questions share one prefilled context."""
-        scores = {p.name: Score() for p in PLANS}
+        scores = {p.name: Score() for p in self.plans}
         for at in range(0, len(tasks), group):
             part = tasks[at:at + group]
             cache = prefill(self.model, tensor([t.context_bytes for t in part], self.device))
             questions = [t.questions[:each] for t in part]
             fed, target, scored = question_tensors([q for qs in questions for q in qs], self.device)
             owner = torch.tensor([i for i, qs in enumerate(questions) for _ in qs], device=self.device)
-            for plan in PLANS:
+            for plan in self.plans:
                 kept = [(k[owner], v[owner]) for k, v in aged_cache(cache, plan)]
                 scores[plan.name].add(forward(self.model, fed, kept)[0], target, scored)
         return scores
 
     def in_a_row(self, tasks: list[Task], each: int, group: int = 16) -> dict[str, Score]:
         """All questions of a context one after the other; scored per question."""
-        scores = {p.name: Score() for p in PLANS}
+        scores = {p.name: Score() for p in self.plans}
         for at in range(0, len(tasks), group):
             part = tasks[at:at + group]
             cache = prefill(self.model, tensor([t.context_bytes for t in part], self.device))
             rows = [b"".join(q.prompt + q.answer for q in t.questions[:each]) for t in part]
             whole = tensor(rows, self.device)
-            for plan in PLANS:
+            for plan in self.plans:
                 out = stream(self.model, cache, whole[:, :-1], plan)
                 for i, t in enumerate(part):
                     start = 0
@@ -219,24 +222,24 @@ class Bench:
         return scores
 
     def lists(self, tasks: list[Task], group: int = 25) -> dict[str, Score]:
-        scores = {p.name: Score() for p in PLANS}
+        scores = {p.name: Score() for p in self.plans}
         for at in range(0, len(tasks), group):
             part = tasks[at:at + group]
             cache = prefill(self.model, tensor([t.context_bytes for t in part], self.device))
             fed, target, scored = question_tensors([t.questions[0] for t in part], self.device)
-            for plan in PLANS:
+            for plan in self.plans:
                 scores[plan.name].add(stream(self.model, cache, fed, plan), target, scored)
         return scores
 
     def text(self, count: int) -> dict[str, Score]:
-        scores = {p.name: Score() for p in PLANS}
+        scores = {p.name: Score() for p in self.plans}
         for index, source in enumerate(self.corpus.texts):
             step = (len(source) - self.size) // count
             rows = tensor([b"\0" + source[i * step:i * step + self.size - 1] for i in range(count)], self.device)
             half = self.size // 2
             cache = prefill(self.model, rows[:, :half])
             target = rows[:, half + 1:]
-            for plan in PLANS:
+            for plan in self.plans:
                 out = stream(self.model, cache, rows[:, half:-1], plan)
                 scores[plan.name].add(out, target, torch.ones_like(target, dtype=torch.bool))
         return scores

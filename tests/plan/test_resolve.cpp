@@ -82,6 +82,12 @@ void presets_resolve_to_planes(void **) {
     resolve_value(kitty.plan->model, 0, 0, &value);
     expect_strips(value.layout, 0, 0, 0, 0, 8, 0);
     assert_int_equal(value.layout.group, 128);
+    const Fixture wide("wide-keys-pro", 128);
+    expect_strips(wide.key().layout, 0, 0, 4, 0, 4, 0);
+    assert_int_equal(wide.key().boosted_channels, 64);
+    resolve_value(wide.plan->model, 0, 0, &value);
+    expect_strips(value.layout, 0, 0, 0, 0, 0, 8);
+    assert_int_equal(value.layout.group, 128);
 }
 
 void shared_slots_lie_before_the_ordinary(void **) {

@@ -156,6 +156,23 @@ void plain_layers_have_constants(void **) {
     }
 }
 
+// Of the presets wide-keys and wide-keys-pro: one form, which kernels of matrices read, and the
+// vector kernel without them.
+void wide_keys_have_one_form(void **) {
+    lk::vulkan::Traits traits = device_with_matrices();
+    for (const uint32_t n4 : {kHeadDim / 4, kHeadDim / 2})
+        for (const bool has_matrices : {true, false}) {
+            traits.cooperative_matrix = has_matrices;
+            const Plan plan({Layer(kHeads, {128, 0, n4, 0, 1, 128})}, lk::Metadata::kF16);
+            DecodeRules rules(lk::default_allocator(), traits);
+            assert_true(rules.open(plan.layout()));
+            assert_true(rules.takes(0, 4));
+            assert_int_equal(rules.n_forms(0), 1);
+            assert_int_equal(rules.arithmetic(0) == lk::vulkan::DecodeArithmetic::kMatrix,
+                             has_matrices);
+        }
+}
+
 // Without matrices the vector kernel takes layers with pairs of shared stored channels, with the
 // threads of other layers where the device's shared memory allows.
 void pairs_need_no_matrices(void **) {
@@ -209,6 +226,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(auto_plans_need_few_pipelines),
         cmocka_unit_test(plain_layers_have_constants),
+        cmocka_unit_test(wide_keys_have_one_form),
         cmocka_unit_test(pairs_need_no_matrices),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
     };
