@@ -5,11 +5,8 @@
 // four lanes of a quad for the same rows are added up so that each lane gets a quarter of the sums:
 // number i of them goes to lane i % 4. So with four columns, lane 4 g + t ends up with column t.
 //
-// Without subgroups that are as large as a team, lanes exchange numbers through shared memory, and
-// all teams go through the same barriers. So no exchange and no barrier depends on a condition that
-// was read from memory: the bounds of such loops are constants or pushed. Drivers want it too:
-// where a compiler cannot see that a subgroup is together, NVIDIA's matches lanes before each
-// exchange, ten times the exchange itself.
+// No exchange and no barrier depends on a condition that was read from memory: the bounds of such
+// loops are constants or pushed (shaders/lanes.glsl).
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_SHAPE_GLSL
@@ -17,24 +14,19 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#ifdef LK_SUBGROUPS
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
-#endif
-
 #include "shaders/decode/limits.h"
 #include "format/format_const.h"
 #include "shaders/push.h"
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;
+
+#include "shaders/lanes.glsl"
+
 layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
-layout(constant_id = LK_SPEC_SUBGROUP) const uint kSubgroup = 0u;
 layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;  // 1, 2, 4 or 8
 // 0: one group in a page, FP16 numbers.
 layout(constant_id = LK_SPEC_GROUPED) const uint kGrouped = 1u;
 
-const uint kThreads = gl_WorkGroupSize.x;
-const uint kTeams = kThreads / LK_LANES;
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
 const uint kPageTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;
 
@@ -50,30 +42,6 @@ const uint kSlots = 4u * kQuadColumns;                    // tokens of a lane an
 const uint kScores = kSlots * kColumnSets;                // of a lane: [slot][set]
 const uint kSlotStep = 4u / kQuadColumns;
 const uint kKvTiles = kTeams * LK_DECODE_ROUNDS;           // that are looked up at once
-
-uint team;
-uint lane;
-
-// Does a team stay inside a subgroup?
-#ifdef LK_SUBGROUPS
-const bool kIsFree = kSubgroup >= LK_LANES;
-#else
-const bool kIsFree = false;
-#endif
-const uint kExchanged = kIsFree ? 1u : kThreads;
-shared vec4 shared_exchange[kExchanged];
-
-void find_lane() {
-    uint invocation = gl_LocalInvocationIndex;
-#ifdef LK_SUBGROUPS
-    invocation = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
-#endif
-    team = invocation / LK_LANES;
-    lane = invocation % LK_LANES;
-}
-uint thread() { return team * LK_LANES + lane; }
-uint quad_lane() { return lane & 3u; }
-uint row() { return lane >> 2; }
 
 // Column number `set` of lane t of a quad: of a tensor core's sums, some may be after the last.
 uint column_of(uint t, uint set) {
@@ -96,47 +64,6 @@ const uint kOutputs = kColumns;
 uint sum_index(uint i) { return (4u * i + quad_lane()) / kColumns; }
 uint output_column(uint i) { return (4u * i + quad_lane()) % kColumns; }
 
-// Stores of the team's lanes to shared memory are there for the others.
-void team_sync() {
-#ifdef LK_SUBGROUPS
-    if (kIsFree)
-        subgroupBarrier();
-    else
-        barrier();
-#else
-    barrier();
-#endif
-}
-
-// The number of lane ^ distance.
-vec4 exchange_shared(vec4 x, uint distance) {
-    barrier();
-    shared_exchange[thread() % kExchanged] = x;
-    barrier();
-    return shared_exchange[(thread() ^ distance) % kExchanged];
-}
-#ifdef LK_SUBGROUPS
-vec2 exchange(vec2 x, uint distance) {
-    vec2 other;
-    if (distance < kSubgroup)
-        other = subgroupShuffleXor(x, distance);
-    else
-        other = exchange_shared(x.xyxy, distance).xy;
-    return other;
-}
-float exchange(float x, uint distance) {
-    float other;
-    if (distance < kSubgroup)
-        other = subgroupShuffleXor(x, distance);
-    else
-        other = exchange_shared(vec4(x), distance).x;
-    return other;
-}
-#else
-vec2 exchange(vec2 x, uint distance) { return exchange_shared(x.xyxy, distance).xy; }
-float exchange(float x, uint distance) { return exchange_shared(vec4(x), distance).x; }
-#endif
-
 // Number t of the four, summed over the lanes of the quad.
 float quad_sum(vec4 x) {
     const bool is_odd = (lane & 1u) != 0u;
@@ -145,10 +72,6 @@ float quad_sum(vec4 x) {
     const vec2 half_sum = own + exchange(is_odd ? x.xz : x.yw, 1u);
     return (is_high ? half_sum.y : half_sum.x) + exchange(is_high ? half_sum.x : half_sum.y, 2u);
 }
-
-// Distances of exchanges are literals once glslc has unrolled the loops over their bits. Else a driver
-// may keep the loops and go through the lanes one by one.
-const uint kLaneBits = 5u;  // of LK_LANES
 
 // Over the lanes that have the same column.
 float column_sum(float x) {
@@ -173,9 +96,5 @@ float team_max(float x) {
         x = max(x, exchange(x, 1u << bit));
     return x;
 }
-
-// A power of two that is above x, as its exponent; x is not negative.
-int exponent_above(float x) { return x > 0.0 ? int(floatBitsToUint(x) >> 23) - 126 : 0; }
-float power(int exponent) { return uintBitsToFloat(uint(127 + clamp(exponent, -126, 127)) << 23); }
 
 #endif

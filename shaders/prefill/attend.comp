@@ -7,7 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "shaders/prefill/load.glsl"
-#include "shaders/prefill/split.glsl"
+#include "shaders/prefill/store.glsl"
 #include "shaders/prefill/weights.glsl"
 
 void clear_outputs() {
@@ -16,8 +16,6 @@ void clear_outputs() {
     [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
         outputs[i] = vec4(0.0);
 }
-
-bvec4 is_beyond;  // of the columns of the invocation's outputs: the query is beyond the limit
 
 // A query beyond the layer's limit counts as one that is not there.
 void find_beyond(Mask mask) {
@@ -135,15 +133,6 @@ void multiply_step(Stage stage, Step step) {
         multiply_keys(stage.n_tokens);
 }
 
-void shape_scores(Mask mask, Stage stage) {
-    if (mask.layer.soft_cap > 0.0) {
-        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
-            scores[i] = cap_scores(mask.layer, scores[i]);
-    }
-    if (!all_are_visible(mask, stage.first_token, stage.n_tokens))
-        hide_scores(mask, stage.first_token, stage.n_tokens);
-}
-
 // A step's operands are loaded while the one before is multiplied.
 void attend_stage(Mask mask, EntryView page, Stage stage) {
     Side side = find_side(mask, page, false);
@@ -211,37 +200,6 @@ void add_phases() {
     }
 }
 
-// A column's channels go where `row` begins, times `factor`.
-void store_outputs(uint column, Address row, uint dtype, float factor, Total total) {
-    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
-        const uint channel = phase_group() + i * kPhaseGroups;
-        if (channel < kHeadDim)
-            store_element(row, dtype, channel, output_of(total, outputs[i][column] * factor));
-    }
-}
-
-void store_column(Mask mask, uint column, uint i, Total total) {
-    const QueryColumn query = query_column(mask, mask.first_column + column);
-    const float shrink = add_sink(mask.layer, query.head, total);
-    if (row_group() == 0u)
-        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, query.token, query.head,
-                  total);
-    store_outputs(i, tensor_row(push.outputs, query.token, query.head), push.outputs.dtype,
-                  shrink * inverse_sum(total), total);
-}
-
-void store_split(Mask mask, uint tile, uint column, uint i, Total total) {
-    const TileSplit split =
-        find_split(gl_WorkGroupID.z / push.n_splits, mask.kv_head, mask.layer.n_kv_heads, tile,
-                  gl_WorkGroupID.z % push.n_splits, kColumns, kHeadDim);
-    if (row_group() == 0u) {
-        store_element(split.references, LK_DTYPE_F32, column, total.reference);
-        store_element(split.sums, LK_DTYPE_F32, column, total.sum);
-    }
-    store_outputs(i, address_at(split.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0,
-                  Total(0.0, 1.0));
-}
-
 void main() {
     // Most tokens are visible to the last columns: their workgroups start first.
     const uint tile = push.first_tile + gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x;
@@ -262,14 +220,5 @@ void main() {
     add_phases();
     if (phase() != 0u)
         return;
-    for (uint i = 0u; i < 4u; ++i) {
-        const uint column = 4u * column_group() + i;
-        const Total total = Total(reference[i], is_beyond[i] ? kBeyond : sum[i]);
-        if (column >= mask.n_columns)
-            break;
-        if (push.n_splits > 1u)
-            store_split(mask, tile, column, i, total);
-        else
-            store_column(mask, column, i, total);
-    }
+    store_columns(mask, tile, reference);
 }

@@ -7,16 +7,31 @@
 
 #define LK_TILE_THREADS 256u /* of a workgroup of attend_tile: the lanes of a page's tiles */
 #define LK_TILE_MAX_SPLITS 64u
+#define LK_MATRIX_STAGE_TOKENS 32u /* that attend_prefill_matrix multiplies at once */
 
 #ifdef __cplusplus
 #include <cstdint>
 namespace lk {
 namespace vulkan {
 
+// Shared memory of a workgroup of attend_prefill_matrix, a little more than it takes.
+constexpr uint32_t matrix_tile_bytes(uint32_t head_dim, uint32_t columns) {
+    return head_dim * (2 * columns + 2 * LK_MATRIX_STAGE_TOKENS + 4) + columns * 12 + 1024;
+}
+// Columns of a workgroup of it: as many as suit the device, 0 where none do. Invocations are twice
+// as many.
+constexpr uint32_t matrix_tile_columns(uint32_t head_dim, uint32_t shared_bytes) {
+    uint32_t columns = LK_TILE_THREADS / 2;
+    while (columns >= 16 && matrix_tile_bytes(head_dim, columns) > shared_bytes)
+        columns /= 2;
+    return columns >= 16 ? columns : 0;
+}
+
 // Columns of a workgroup, where the longest sequence has n_columns of a KV head: two sizes, so that
-// a head dim has two pipelines.
-constexpr uint32_t tile_columns(uint32_t head_dim, uint32_t n_columns) {
-    return n_columns <= 8 ? 8 : head_dim > 128 ? 32 : 64;
+// a head dim has two pipelines. matrix_columns: matrix_tile_columns() of a device with matrices,
+// else 0.
+constexpr uint32_t tile_columns(uint32_t head_dim, uint32_t n_columns, uint32_t matrix_columns) {
+    return n_columns <= 8 ? 8 : matrix_columns ? matrix_columns : head_dim > 128 ? 32 : 64;
 }
 
 // How many splits keep n_workgroups busy, where the columns alone are n_tiles workgroups (all heads
@@ -28,9 +43,10 @@ constexpr uint32_t tile_splits(uint64_t n_tiles, uint32_t n_workgroups) {
                                          : LK_TILE_MAX_SPLITS;
 }
 
-// Floats of TilePush.partials for every dispatch with n_splits of tile_splits(..., n_workgroups).
-constexpr uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_workgroups) {
-    return uint64_t{n_workgroups} * 64 * (head_dim + 2);
+// Floats of TilePush.partials for every dispatch with n_splits of tile_splits(..., n_workgroups),
+// of at most this many columns.
+constexpr uint64_t tile_partial_floats(uint32_t head_dim, uint32_t columns, uint32_t n_workgroups) {
+    return uint64_t{n_workgroups} * columns * (head_dim + 2);
 }
 
 }  // namespace vulkan

@@ -7,67 +7,8 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/tensor.glsl"
-#include "shaders/prefill/pages.glsl"
 #include "shaders/prefill/shape.glsl"
-#include "shaders/dequantize.glsl"
-
-// Strips and channels of the pages that are loaded.
-const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
-shared StripPosition shared_strips[2][kMaxStrips];                           // of keys and of values
-shared uint shared_channels[kHeadDim];                                    // of the slots of keys
-
-// The keys or the values of a page.
-struct Side {
-    FormatInfo info;
-    Address payload;
-    Address metadata;
-    bool is_value;
-    bool is_staged;
-};
-Side find_side(Mask mask, EntryView page, bool is_value) {
-    Side side;
-    PageView view = page.keys;
-    if (is_value)
-        view = page.values;
-    if (!page.is_staged)
-        side.info = load_format(mask.step.formats, view.page_format);
-    side.payload = view.payload;
-    side.metadata = view.metadata;
-    side.is_value = is_value;
-    side.is_staged = page.is_staged;
-    return side;
-}
-
-// The channel that a slot of keys holds.
-uint slot_channel(Side keys, uint slot) {
-    if (keys.is_staged)
-        return slot;
-    const Address permutation = keys.info.permutes
-                                    ? address_add(keys.metadata, keys.info.permutation_offset)
-                                    : keys.info.permutation;
-    return is_null(permutation) ? slot : load_channel(permutation, kHeadDim, slot);
-}
-
-// The positions of a page's strips, and its channels. They are there after the next barrier.
-void find_strips(Mask mask, EntryView page) {
-    const uint i = gl_LocalInvocationIndex;
-    const Side side = find_side(mask, page, i / kMaxStrips == 1u);
-    const uint strip = i % kMaxStrips;
-    if (i < 2u * kMaxStrips && strip < kStrips && !page.is_staged)
-        shared_strips[i / kMaxStrips][strip] = find_strip(side.info, strip);
-}
-void find_channels(Side keys) {
-    for (uint slot = gl_LocalInvocationIndex; slot < kHeadDim; slot += LK_TILE_THREADS)
-        shared_channels[slot] = slot_channel(keys, slot);
-}
-
-// Tokens of a page whose scores are held at once.
-struct Stage {
-    uint first_token;  // position
-    uint first_tile;   // of the page
-    uint n_tokens;
-};
+#include "shaders/prefill/sides.glsl"
 
 // The operands between two barriers: a strip of a stage's keys, or k of kPhases tiles of its
 // values, from first_quad on.
@@ -126,33 +67,15 @@ LanePosition lane_position(Side side, Step step) {
     return key_lane_position(step);
 }
 
-// Four words, each of two neighbouring channels of a token.
-uvec4 load_staged(Side side, Stage stage, LanePosition position) {
-    const uint first_token = LK_TILE_TOKENS * (stage.first_tile + position.tile);
-    const uint first_channel = LK_STRIP_CHANNELS * position.strip;
-    uvec4 words;
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        const uint token = side.is_value ? LK_TILE_K(position.lane, i & 2u) + (i & 1u)
-                                         : LK_TILE_ROW(position.lane, i & 1u);
-        const uint channel =
-            side.is_value ? 2u * LK_TILE_ROW(position.lane, 0u) : LK_TILE_K(position.lane, i & 2u);
-        const uint at = (first_token + token) * kHeadDim + first_channel + channel;
-        words[i] = ConstWords(side.payload).at[at / 2u];
-    }
-    return words;
+TileLane tile_lane(Stage stage, LanePosition position) {
+    return TileLane(stage.first_tile + position.tile, position.strip, position.lane);
 }
 
 LaneWords load_rows(Side side, Stage stage, Step step) {
     const LanePosition position = lane_position(side, step);
-    LaneWords words = LaneWords(uvec4(0u), uvec4(0u));
     if (!position.exists || position.tile * LK_TILE_TOKENS >= stage.n_tokens)
-        return words;
-    if (side.is_staged)
-        words.codes = load_staged(side, stage, position);
-    else
-        words = load_lane(side.info, shared_strips[uint(side.is_value)][position.strip], side.payload,
-                          side.metadata, stage.first_tile + position.tile, position.lane);
-    return words;
+        return LaneWords(uvec4(0u), uvec4(0u));
+    return load_side(side, tile_lane(stage, position));
 }
 
 // Memory after the last token may hold NaNs, which a weight of 0 would not take away.
@@ -178,8 +101,7 @@ void store_rows(Side side, Stage stage, Step step, LaneWords words) {
         if (side.is_staged)
             values = staged_values(side, words.codes);
         else
-            values = values_of(side.info, shared_strips[uint(side.is_value)][position.strip],
-                               side.payload, stage.first_tile + position.tile, position.lane, words);
+            values = dequantize_side(side, tile_lane(stage, position), words);
         if (side.is_value && (position.tile + 1u) * LK_TILE_TOKENS > stage.n_tokens)
             clear_rest(stage.n_tokens, position, values);
     }

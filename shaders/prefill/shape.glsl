@@ -49,6 +49,10 @@ uint column_group() { return gl_LocalInvocationIndex % kColumnGroups; }
 uint row_group() { return gl_LocalInvocationIndex / kColumnGroups; }
 uint phase() { return row_group() / kPhaseGroups; }
 uint phase_group() { return row_group() % kPhaseGroups; }
+uint lane_column(uint i) { return 4u * column_group() + i; }
+uint score_row(uint i) { return row_group() + i * kRowGroups; }
+uint output_channel(uint i) { return phase_group() + i * kPhaseGroups; }
+bool is_first_row() { return row_group() == 0u; }
 
 // Four columns of four k, times four k of a row.
 vec4 add_products(vec4 sums, vec4 row, mat4 columns) {

@@ -1,8 +1,5 @@
-// Attention of many columns: from products of queries and keys to weights.
-//
-// A weight is a power of two relative to its column's reference, which is an earlier score and is
-// raised when a score passes it by more than kHeadroom: most stages leave the outputs unchanged,
-// which the workgroup finds out with one barrier.
+// Attention of many columns: rows of weights in FP32. The workgroup finds out with one barrier
+// whether a reference is to be raised.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_WEIGHTS_GLSL
@@ -10,108 +7,8 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/output.glsl"
-#include "shaders/prefill/pages.glsl"
+#include "shaders/prefill/scores.glsl"
 #include "shaders/prefill/shape.glsl"
-
-const float kHeadroom = 8.0;  // powers of two; more would cost digits of exp2
-const float kLargestExponent = 60.0;
-
-vec4 scores[kScoreRows];    // of the invocation's rows and columns, then weights
-vec4 outputs[kOutputRows];  // not yet divided by the sum of weights
-vec4 reference;             // of the columns
-vec4 sum;                   // of the invocation's weights
-uvec4 positions;            // of the columns
-uvec4 reaches;              // positions of the last tokens that they attend to
-
-// The factor from products to scores; in the simplest case it includes the base of exp2.
-float score_factor(LayerInfo layer) {
-    return layer.soft_cap > 0.0 ? layer.scale : layer.scale * kLog2E;
-}
-vec4 cap_scores(LayerInfo layer, vec4 products) {
-    const vec4 exponent = products * (2.0 * kLog2E / layer.soft_cap);
-    const vec4 power = exp2(clamp(exponent, -kLargestExponent, kLargestExponent));
-    return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power + 1.0));  // of tanh
-}
-
-// The token of an invocation's column; columns that do not exist repeat the last one.
-uint column_token(Mask mask, uint i) {
-    const uint column = min(4u * column_group() + i, mask.n_columns - 1u);
-    return (mask.first_column + column) / mask.group_size;
-}
-void find_positions(Mask mask) {
-    for (uint i = 0u; i < 4u; ++i) {
-        const uint token = column_token(mask, i);
-        positions[i] = mask.sequence.has_tree
-                           ? load_position(mask.step, mask.sequence.first_new + token)
-                           : mask.sequence.n_history + token;
-        reaches[i] = mask.sequence.has_tree ? positions[i] : find_reach(mask, token);
-    }
-}
-
-// Are all tokens of a stage visible to all columns?
-bool all_are_visible(Mask mask, uint first_token, uint n_tokens) {
-    const LayerInfo layer = mask.layer;
-    const uint end = first_token + n_tokens;
-    const uint linear_end = mask.sequence.has_tree ? mask.sequence.n_history
-                                                    : mask.first_position + 1u;
-    return n_tokens == kStageTokens && end <= linear_end &&
-           (layer.window_tokens == 0u || first_token + layer.window_tokens > mask.last_position ||
-            end <= layer.window_sink_tokens);
-}
-
-// Bit i of a column's ancestors: new token i is visible to it.
-struct Ancestors {
-    uvec4 low;
-    uvec4 high;
-};
-Ancestors load_column_ancestors(Mask mask) {
-    Ancestors ancestors;
-    for (uint i = 0u; i < 4u; ++i) {
-        const uint token = mask.sequence.first_new + column_token(mask, i);
-        const uvec2 bits = load_ancestors(mask.step, token);
-        ancestors.low[i] = bits.x;
-        ancestors.high[i] = bits.y;
-    }
-    return ancestors;
-}
-
-bvec4 is_position_visible(LayerInfo layer, uint key) {
-    const bvec4 comes_before = lessThanEqual(uvec4(key), reaches);
-    if (layer.window_tokens == 0u || key < layer.window_sink_tokens)
-        return comes_before;
-    const bvec4 in_window = greaterThan(uvec4(key + layer.window_tokens), positions);
-    return bvec4(uvec4(comes_before) & uvec4(in_window));
-}
-bvec4 is_visible(Mask mask, Ancestors ancestors, uint token) {
-    const SequenceInfo sequence = mask.sequence;
-    if (!sequence.has_tree || token < sequence.n_history)
-        return is_position_visible(mask.layer, token);
-    const uint i = token - sequence.n_history;
-    const uvec4 bits = (i < 32u ? ancestors.low : ancestors.high) >> (i & 31u) & 1u;
-    const uint key = load_position(mask.step, sequence.first_new + i);
-    return bvec4(bits & uvec4(is_position_visible(mask.layer, key)));
-}
-
-void hide_scores(Mask mask, uint first_token, uint n_tokens) {
-    Ancestors ancestors = Ancestors(uvec4(0u), uvec4(0u));
-    if (mask.sequence.has_tree)
-        ancestors = load_column_ancestors(mask);
-    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i) {
-        const uint row = row_group() + i * kRowGroups;
-        bvec4 seen = bvec4(false);
-        if (row < n_tokens)
-            seen = is_visible(mask, ancestors, first_token + row);
-        scores[i] = mix(vec4(kHidden), scores[i], seen);
-    }
-}
-
-vec4 find_highest() {
-    vec4 highest = vec4(kHidden);
-    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
-        highest = max(highest, scores[i]);
-    return highest;
-}
 
 // The highest of all invocations become references. tile_rows is free before and after.
 void raise_references(vec4 highest) {
@@ -138,11 +35,7 @@ void weigh() {
     barrier();
     if (shared_raises != 0u)
         raise_references(highest);
-    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i) {
-        const vec4 weights = exp2(scores[i] - reference);
-        scores[i] = mix(vec4(0.0), weights, greaterThan(scores[i], vec4(kHidden)));
-        sum += scores[i];
-    }
+    weigh_scores(reference);
 }
 
 #endif

@@ -30,6 +30,16 @@ void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases(), 11)
 void shared_channels_match_reference(void **) { check_shapes(chanmix_cases(), 37); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases(), 5); }
 
+// Steps of more query columns than decode takes, of any shape of pages and masks.
+std::vector<Case> prefill_cases() {
+    std::vector<Case> all;
+    for (const Case &c : covering_cases(Grid::kShort, 1))
+        if (c.n_new * c.group > 8)
+            all.push_back(c);
+    return all;
+}
+void prompts_match_reference(void **) { check_shapes(prefill_cases(), 4); }
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -40,6 +50,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(shared_channels_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
+        cmocka_unit_test(prompts_match_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -34,7 +34,16 @@ uint32_t team_subgroup(const Traits &traits) {
     return can_choose ? LK_LANES : traits.subgroup_size;
 }
 
+// Of a workgroup of prefill by matrices; 0 without.
+uint32_t matrix_columns(const Traits &traits, uint32_t head_dim) {
+    return traits.cooperative_matrix ? matrix_tile_columns(head_dim, traits.max_shared_bytes) : 0;
+}
+
 }  // namespace
+
+uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_columns) {
+    return tile_columns(head_dim, n_columns, matrix_columns(traits, head_dim));
+}
 
 CachePipelines::~CachePipelines() {
     for (const VkPipeline pipeline : taken_)
@@ -109,12 +118,17 @@ lk_status CachePipelines::open_decode(const DecodeRules &rules, uint32_t layer,
     return status ? status : open_merge(shaders::attend_decode_merge, view.head_dim, columns, out);
 }
 
-lk_status CachePipelines::open_tile(uint32_t head_dim, uint32_t columns, AttendPipelines *out) {
-    const lk_status status = take(shaders::attend_prefill,
-                                  {{LK_SPEC_THREADS, LK_TILE_THREADS},
-                                   {LK_SPEC_HEAD_DIM, head_dim},
-                                   {LK_SPEC_COLUMNS, columns}},
-                                  0, &out->attend);
+// Matrices have a size of their own.
+lk_status CachePipelines::open_tile(uint32_t head_dim, uint32_t columns, const Traits &traits,
+                                    AttendPipelines *out) {
+    const bool has_matrices = columns == matrix_columns(traits, head_dim);
+    const lk_status status = take(
+        has_matrices ? shaders::attend_prefill_matrix : shaders::attend_prefill,
+        {{LK_SPEC_THREADS, has_matrices ? 2 * columns : LK_TILE_THREADS},
+         {LK_SPEC_HEAD_DIM, head_dim},
+         {LK_SPEC_SUBGROUP, has_matrices ? team_subgroup(traits) : 0},
+         {LK_SPEC_COLUMNS, columns}},
+        has_matrices && traits.subgroup_size_control ? team_subgroup(traits) : 0, &out->attend);
     return status ? status : open_merge(shaders::attend_prefill_merge, head_dim, columns, out);
 }
 
@@ -124,8 +138,8 @@ lk_status CachePipelines::open_layer(const DecodeRules &rules, uint32_t layer,
     for (const uint32_t size : {0, 1}) {
         const uint32_t n_columns = size ? UINT32_MAX : 1;
         if (!status)
-            status = open_tile(view.head_dim, tile_columns(view.head_dim, n_columns),
-                               &layers_[layer].tile[size]);
+            status = open_tile(view.head_dim, prefill_columns(traits, view.head_dim, n_columns),
+                               traits, &layers_[layer].tile[size]);
         if (!status && rules.takes(layer))
             status = open_decode(rules, layer, view, rules.tile_columns(layer, n_columns), traits,
                                  &layers_[layer].decode[size]);

@@ -19,6 +19,9 @@ struct AttendPipelines {
     VkPipeline merge;
 };
 
+// Columns of a workgroup of prefill, where the longest sequence has n_columns of a KV head.
+uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_columns);
+
 // The kernels of ChunkAttention.
 struct AttentionScoresPipelines {
     VkPipeline partials = VK_NULL_HANDLE;
@@ -49,7 +52,7 @@ class CachePipelines {
     VkPipeline add_stats() const { return add_query_stats_; }
     // Made at the first use: most caches never score chunks by attention.
     lk_status score_attention(AttentionScoresPipelines *out) const;
-    // columns: as DecodeRules::tile_columns() and tile_columns() give them.
+    // columns: as DecodeRules::tile_columns() and prefill_columns() give them.
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
         return of_columns(layers_[layer].decode, columns);
     }
@@ -76,7 +79,8 @@ class CachePipelines {
     lk_status open_form(const DecodeRules &rules, uint32_t layer, uint32_t form,
                         const LayerView &view, uint32_t columns, const Traits &traits,
                         VkPipeline *out);
-    lk_status open_tile(uint32_t head_dim, uint32_t columns, AttendPipelines *out);
+    lk_status open_tile(uint32_t head_dim, uint32_t columns, const Traits &traits,
+                        AttendPipelines *out);
     lk_status open_layer(const DecodeRules &rules, uint32_t layer, const LayerView &view,
                          const Traits &traits);
     static const AttendPipelines &of_columns(const AttendPipelines (&sizes)[2], uint32_t columns) {

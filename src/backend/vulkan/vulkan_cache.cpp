@@ -66,7 +66,7 @@ lk_status VulkanCache::open(Pipelines *pipelines, const SlabPool *slabs) {
 lk_status VulkanCache::open_tables() {
     uint64_t floats = 0;
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
-        floats = std::max(floats, tile_partial_floats(layout_.layers[l].head_dim, n_tile_groups()));
+        floats = std::max(floats, most_tile_floats(layout_.layers[l].head_dim));
     const lk_status status = run({}, [&](const Recorder &) {
         lk_status filled = state_.open(layout_, rules_, &tables_, &report_);
         if (!filled)
@@ -166,6 +166,11 @@ Address VulkanCache::staged(const uint16_t *area) const {
 }
 
 uint32_t VulkanCache::n_tile_groups() const { return kTileWorkers * device_.traits().n_cores; }
+
+uint64_t VulkanCache::most_tile_floats(uint32_t head_dim) const {
+    return tile_partial_floats(head_dim, prefill_columns(device_.traits(), head_dim, UINT32_MAX),
+                               n_tile_groups());
+}
 
 lk_status VulkanCache::entries_changed(Block *block) {
     state_.entries_changed(block);
@@ -298,7 +303,7 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     const gpu::StepShape &shape = state_.shape();
     const LayerView &layer = args.layer;
     const uint32_t n_columns = shape.max_new * (layer.n_query_heads / layer.n_kv_heads);
-    const uint32_t columns = tile_columns(layer.head_dim, n_columns);
+    const uint32_t columns = prefill_columns(device_.traits(), layer.head_dim, n_columns);
     const AttendPipelines &pipelines = pipelines_.tile(args.layer_index, columns);
     const uint32_t most = device_.traits().max_workgroup_count;
     TilePush push = attend_push<TilePush>(args.layer_index, tensors);

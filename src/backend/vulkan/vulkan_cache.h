@@ -77,6 +77,7 @@ class VulkanCache final : public CacheDevice {
                                  const PushTensor &q) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
+    uint64_t most_tile_floats(uint32_t head_dim) const;
     Semaphores next_append();
     Semaphores next_attend();
 

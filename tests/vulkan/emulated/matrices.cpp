@@ -10,7 +10,7 @@ namespace vulkan {
 
 namespace {
 
-constexpr uint32_t kEmulationBytes = 4096;  // of shared memory
+constexpr uint32_t kEmulationBytes = 10240;  // of shared memory: operands of 256 lanes
 
 }  // namespace
 

@@ -1,0 +1,108 @@
+// Attention of many columns: the keys and the values of a page, tile by tile. An includer has
+// kHeadDim and kStrips.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_PREFILL_SIDES_GLSL
+#define LK_SHADERS_PREFILL_SIDES_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/tensor.glsl"
+#include "shaders/prefill/pages.glsl"
+#include "shaders/dequantize.glsl"
+
+// Strips and channels of the pages that are loaded.
+const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+shared StripPosition shared_strips[2][kMaxStrips];                           // of keys and of values
+shared uint shared_channels[kHeadDim];                                    // of the slots of keys
+
+// The keys or the values of a page.
+struct Side {
+    FormatInfo info;
+    Address payload;
+    Address metadata;
+    bool is_value;
+    bool is_staged;
+};
+Side find_side(Mask mask, EntryView page, bool is_value) {
+    Side side;
+    PageView view = page.keys;
+    if (is_value)
+        view = page.values;
+    if (!page.is_staged)
+        side.info = load_format(mask.step.formats, view.page_format);
+    side.payload = view.payload;
+    side.metadata = view.metadata;
+    side.is_value = is_value;
+    side.is_staged = page.is_staged;
+    return side;
+}
+
+// The channel that a slot of keys holds.
+uint slot_channel(Side keys, uint slot) {
+    if (keys.is_staged)
+        return slot;
+    const Address permutation = keys.info.permutes
+                                    ? address_add(keys.metadata, keys.info.permutation_offset)
+                                    : keys.info.permutation;
+    return is_null(permutation) ? slot : load_channel(permutation, kHeadDim, slot);
+}
+
+// The positions of a page's strips, and its channels. They are there after the next barrier.
+void find_strips(Mask mask, EntryView page) {
+    const uint i = gl_LocalInvocationIndex;
+    const Side side = find_side(mask, page, i / kMaxStrips == 1u);
+    const uint strip = i % kMaxStrips;
+    if (i < 2u * kMaxStrips && strip < kStrips && !page.is_staged)
+        shared_strips[i / kMaxStrips][strip] = find_strip(side.info, strip);
+}
+void find_channels(Side keys) {
+    for (uint slot = gl_LocalInvocationIndex; slot < kHeadDim; slot += gl_WorkGroupSize.x)
+        shared_channels[slot] = slot_channel(keys, slot);
+}
+
+// Tokens of a page whose scores are held at once.
+struct Stage {
+    uint first_token;  // position
+    uint first_tile;   // of the page
+    uint n_tokens;
+};
+
+// A lane of a tile.
+struct TileLane {
+    uint tile;  // of the page
+    uint strip;
+    uint lane;
+};
+
+// Four words, each of two neighbouring channels of a token: of keys those of a tile. Staged tokens
+// have no tiles: a lane takes two neighbouring channels of their values.
+uvec4 load_staged(Side side, TileLane at) {
+    const uint first_token = LK_TILE_TOKENS * at.tile;
+    const uint first_channel = LK_STRIP_CHANNELS * at.strip;
+    uvec4 words;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        const uint token = side.is_value ? LK_TILE_K(at.lane, i & 2u) + (i & 1u)
+                                         : LK_TILE_ROW(at.lane, i & 1u);
+        const uint channel =
+            side.is_value ? 2u * LK_TILE_ROW(at.lane, 0u) : LK_TILE_K(at.lane, i & 2u);
+        const uint element = (first_token + token) * kHeadDim + first_channel + channel;
+        words[i] = ConstWords(side.payload).at[element / 2u];
+    }
+    return words;
+}
+
+// Words of a tile that has tokens.
+LaneWords load_side(Side side, TileLane at) {
+    if (side.is_staged)
+        return LaneWords(load_staged(side, at), uvec4(0u));
+    return load_lane(side.info, shared_strips[uint(side.is_value)][at.strip], side.payload,
+                     side.metadata, at.tile, at.lane);
+}
+// The values of them, of a page that is not staged.
+LaneValues dequantize_side(Side side, TileLane at, LaneWords words) {
+    return values_of(side.info, shared_strips[uint(side.is_value)][at.strip], side.payload, at.tile,
+                     at.lane, words);
+}
+
+#endif
