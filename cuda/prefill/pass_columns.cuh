@@ -24,8 +24,8 @@ __device__ inline PassPosition pass_position(const TileArgs &args, const PagePas
             blockIdx.x % args.n_splits};
 }
 
-// Where a thread block has nothing to do, n_columns is 0: it has no columns, or they see no page of
-// a pass between others.
+// Where a thread block has nothing to do, n_columns is 0: it has no columns, or no page of a pass
+// between others is visible to them.
 __device__ inline void find_pass_mask(const TileArgs &args, const PagePass &pass,
                                       const PassPosition &at, uint32_t block_columns, Mask *mask) {
     const TilePosition position = {at.pair / args.layer.n_kv_heads, at.pair % args.layer.n_kv_heads,
