@@ -172,8 +172,9 @@ cudaError_t tile_fits(uint32_t head_dim);
 // captures: pages are dequantized once for all query columns, in passes of so many as slots hold.
 struct LongStep {
     uint32_t n_sms;
-    uint32_t n_pages;         // most of a sequence that may need a slot
-    uint32_t blocks_are_raw;  // only staged tokens need slots
+    uint32_t n_blocks;        // most of a sequence
+    uint32_t n_staged_pages;  // long_staged_pages() of a sequence, at most
+    uint32_t blocks_are_raw;  // they need no slots where the kernel reads tiles
     uint8_t *slots;
     uint64_t slots_bytes;  // long_slots_bytes()
 };

@@ -11,65 +11,16 @@
 #define LK_CUDA_PREFILL_ATTEND_PASS_CUH
 
 #include "cuda/instances.h"
-#include "cuda/prefill/pass_weights.cuh"
-#include "cuda/prefill/queries.cuh"
+#include "cuda/prefill/pass_columns.cuh"
+#include "cuda/prefill/pass_stages.cuh"
 
 namespace lk {
 namespace cuda {
 
-struct PassTables : ColumnTables {
-    PassView views[kPageBatch];
-};
-
 // The fields of a thread block that the functions below need.
-struct PassBlock {
-    PassTables *tables;
+struct PassBlock : PassPages {
     uint32_t tiles[2];  // shared addresses of a stage's keys and values, [strip][tile]
-    uint32_t pair;      // of the launch
-
-    __device__ const PassView &view(const Stage &stage) const {
-        return tables->views[(stage.page - tables->mask.page_begin) % kPageBatch];
-    }
 };
-
-__device__ inline void look_up_pages(const TileArgs &args, const PagePass &pass,
-                                     const PassBlock &block, uint32_t page) {
-    PassTables &tables = *block.tables;
-    __syncthreads();
-    if (threadIdx.x < min(kPageBatch, tables.mask.page_end - page))
-        view_tiles(args, pass, tables.mask, block.pair, page + threadIdx.x,
-                   &tables.views[threadIdx.x]);
-    __syncthreads();
-}
-
-// The first stage at or after the beginning of `page`.
-__device__ inline Stage enter_page(const TileArgs &args, const PagePass &pass,
-                                   const PassBlock &block, uint32_t page) {
-    const Mask &mask = block.tables->mask;
-    Stage stage = {page, 0, 0, 0, 0};
-    for (; stage.page < mask.page_end; ++stage.page) {
-        if ((stage.page - mask.page_begin) % kPageBatch == 0)
-            look_up_pages(args, pass, block, stage.page);
-        const PassView &view = block.view(stage);
-        if (view.first_stage < view.end_stage) {
-            stage.index = view.first_stage;
-            stage_position(view, mask.stage_tokens, &stage);
-            return stage;
-        }
-    }
-    return stage;
-}
-
-__device__ inline Stage next_stage(const TileArgs &args, const PagePass &pass,
-                                   const PassBlock &block, const Stage &stage) {
-    const PassView &view = block.view(stage);
-    if (stage.index + 1 == view.end_stage)
-        return enter_page(args, pass, block, stage.page + 1);
-    Stage next = stage;
-    ++next.index;
-    stage_position(view, block.tables->mask.stage_tokens, &next);
-    return next;
-}
 
 // Calls f(shared address, address, tile of the stage) for the 16 bytes of each strip that a thread
 // copies: those of a lane of a tile.
@@ -181,7 +132,7 @@ __device__ __forceinline__ void weigh_stage(
         if (hides)
             hide_rows<Shape::kTiles>(args, tables, warp, stage, row, products[row]);
         weigh_rows<kStrips, Shape::kTiles>(products[row], logit_factor(args.layer), sums[row],
-                                           weights[row]);
+                                           sums[row], weights[row]);
     }
 }
 
@@ -192,7 +143,7 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const PagePas
                                              uint32_t queries,
                                              RowSums<kStrips> (&sums)[PassShape<kStrips>::kRows]) {
     using Shape = PassShape<kStrips>;
-    Stage stage = enter_page(args, pass, block, block.tables->mask.page_begin);
+    Stage stage = enter_page<AllThreads>(args, pass, block, block.tables->mask.page_begin);
     if (stage.n_tokens)
         copy_side<kStrips>(block, stage, 0);
     commit_copies();
@@ -210,7 +161,7 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const PagePas
         if (stage.n_tokens < Shape::kStageTokens)
             clear_values<kStrips>(block, stage);
         __syncthreads();
-        const Stage next = next_stage(args, pass, block, stage);
+        const Stage next = next_stage<AllThreads>(args, pass, block, stage);
         if (next.n_tokens)
             copy_side<kStrips>(block, next, 0);
         commit_copies();
@@ -223,154 +174,24 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const PagePas
     }
 }
 
-// The queries of a warp as A operands.
 template <int kStrips>
-__device__ inline bool load_queries(const TileArgs &args, PassTables &tables,
-                                    const WarpColumns &warp, uint8_t *queries) {
-    bool has_factors = false;
-#pragma unroll 1
-    for (uint32_t slice = 0; warp.n && slice < 2 * PassShape<kStrips>::kRows; ++slice) {
-        const auto store = [&](uint32_t i, uint32_t channel, __half q) {
-            const uint32_t row = 8 * (slice % 2) + i;
-            const uint32_t k = channel % LK_STRIP_CHANNELS;
-            const uint32_t tile = slice / 2 * kStrips + channel / LK_STRIP_CHANNELS;
-            *reinterpret_cast<__half *>(queries + tile * kTileBytes + 16 * LK_TILE_LANE(row, k) +
-                                        4 * LK_TILE_REGISTER(row, k) + 2 * LK_TILE_HALF(k)) = q;
-        };
-        has_factors |= load_slice<kStrips>(args, tables, warp, slice, store);
-    }
-    return has_factors;
-}
-
-// The state of a column between passes: exact, as if the pages had never been cut.
-template <int kStrips, class F>
-__device__ __forceinline__ void for_state(const WarpColumns &warp, const Partial &partial,
-                                          RowSums<kStrips> (&sums)[PassShape<kStrips>::kRows],
-                                          F f) {
-    const uint32_t lane = threadIdx.x % kSumLanes;
-#pragma unroll
-    for (int row = 0; row < PassShape<kStrips>::kRows; ++row)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const uint32_t column = warp.first + row_column(row, half);
-            float *out =
-                partial.out + static_cast<uint64_t>(column) * (LK_STRIP_CHANNELS * kStrips);
-#pragma unroll
-            for (int n = 0; n < 2 * kStrips; ++n)
-                f(*reinterpret_cast<float2 *>(out + 8 * n + 2 * lane), sums[row].out[n][2 * half],
-                  sums[row].out[n][2 * half + 1]);
-            f.one(partial.references[column], sums[row].reference[half]);
-            f.one(partial.sums[kSumLanes * column + lane], sums[row].sum[half]);
-        }
-}
-struct LoadState {
-    __device__ void operator()(const float2 &from, float &low, float &high) const {
-        const float2 two = from;
-        low = two.x;
-        high = two.y;
-    }
-    __device__ void one(const float &from, float &value) const { value = from; }
-};
-struct StoreState {
-    __device__ void operator()(float2 &to, float low, float high) const {
-        to = make_float2(low, high);
-    }
-    __device__ void one(float &to, float value) const { to = value; }
-};
-
-template <int kStrips>
-__device__ __forceinline__ void clear(RowSums<kStrips> &sums) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        sums.reference[half] = kNoReference;
-        sums.sum[half] = 0;
-    }
-#pragma unroll
-    for (int n = 0; n < 2 * kStrips; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            sums.out[n][i] = 0;
-}
-
-// A column's result: into the output, or, of a split, to the partial results.
-template <int kStrips>
-__device__ __forceinline__ void store_column(const TileArgs &args, const Mask &mask,
-                                             const Partial &partial, uint32_t column, int half,
-                                             const Total &all, const RowSums<kStrips> &sums) {
-    Total total = all;
-    const uint32_t lane = threadIdx.x % kSumLanes;
-    TensorArg to = args.out;
-    int64_t offset = static_cast<int64_t>(column) * args.layer.head_dim;
-    float factor = 1;
-    if (args.n_splits > 1) {
-        to.data = partial.out;
-        to.dtype = kF32;
-        if (lane == 0) {
-            partial.references[column] = total.reference;
-            partial.sums[column] = total.sum;
-        }
-    } else {
-        const QueryColumn query =
-            query_column(mask.sequence, mask.kv_head, mask.group_size, mask.first_column + column);
-        factor = add_sink(args.layer, query.head, &total);
-        if (lane == 0)
-            store_lse(args, query, total);
-        factor *= inverse(total.sum);
-        offset = row_offset(args.out, query.token, query.head);
-    }
-#pragma unroll
-    for (int n = 0; n < 2 * kStrips; ++n)
-        store_two(to, offset + 8 * n + 2 * lane, sums.out[n][2 * half] * factor,
-                  sums.out[n][2 * half + 1] * factor);
-}
-
-template <int kStrips>
-__device__ __forceinline__ void store_output(
-    const TileArgs &args, const Mask &mask, const WarpColumns &warp, const Partial &partial,
-    const RowSums<kStrips> (&sums)[PassShape<kStrips>::kRows]) {
-#pragma unroll
-    for (int row = 0; row < PassShape<kStrips>::kRows; ++row)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            Total total = {sums[row].reference[half], sums[row].sum[half]};
-            for (int step = 1; step < static_cast<int>(kSumLanes); step *= 2)
-                total.sum += __shfl_xor_sync(kAllLanes, total.sum, step);
-            const uint32_t column = row_column(row, half);
-            if (column < warp.n)
-                store_column(args, mask, partial, warp.first + column, half, total, sums[row]);
-        }
-}
-
-template <int kStrips>
-__global__ void __launch_bounds__(kLongWarps *kWarp, kSharingBlocks)
-    attend_pass(const __grid_constant__ TileArgs args, const __grid_constant__ PagePass pass) {
+__device__ __forceinline__ void attend_tiles(const TileArgs &args, const PagePass &pass) {
     using Shape = PassShape<kStrips>;
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ PassTables tables;
     __shared__ WarpColumns columns[kLongWarps];
     constexpr uint32_t kColumns = 16 * Shape::kRows;
     constexpr uint32_t kQueryBytes = Shape::kRows * kStrips * kTileBytes;
-    const uint32_t tile = blockIdx.x / args.n_splits;
-    const uint32_t split = blockIdx.x % args.n_splits;
-    const uint32_t pair = pass.first_pair + blockIdx.y;
+    const PassPosition position = pass_position(args, pass);
     if (threadIdx.x == 0) {
         tables.mask.stage_tokens = Shape::kStageTokens;
-        // Most tokens are visible to the last columns: their thread blocks start first.
-        const TilePosition position = {pair / args.layer.n_kv_heads, pair % args.layer.n_kv_heads,
-                                       pass.first_tile + pass.n_tiles - 1 - tile};
-        if (find_mask(args, position, kLongWarps * kColumns, &tables.mask))
-            cut_pass(args, pass, split, &tables.mask);
-        else
-            tables.mask.n_columns = 0;
+        find_pass_mask(args, pass, position, kLongWarps * kColumns, &tables.mask);
     }
     __syncthreads();
     if (!tables.mask.n_columns)
         return;
-    const PassBlock block = {
-        &tables,
-        {shared_address(memory) + kLongWarps * kQueryBytes,
-         shared_address(memory) + kLongWarps * kQueryBytes + Shape::kSideBytes},
-        blockIdx.y};
+    const uint32_t tiles = shared_address(memory) + kLongWarps * kQueryBytes;
+    const PassBlock block = {{&tables, blockIdx.y}, {tiles, tiles + Shape::kSideBytes}};
     // The columns are in shared memory, since registers are scarcest.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
@@ -378,31 +199,33 @@ __global__ void __launch_bounds__(kLongWarps *kWarp, kSharingBlocks)
     __syncwarp();
     uint8_t *queries = memory + threadIdx.x / kWarp * kQueryBytes;
     load_positions(args, &tables);
-    const int has_factors = __syncthreads_or(load_queries<kStrips>(args, tables, warp, queries));
+    const int has_factors =
+        __syncthreads_or(load_queries<kStrips, Shape::kRows>(args, tables, warp, queries));
     if (threadIdx.x == 0)
         tables.has_factors = has_factors;
 
-    const uint32_t first_pair = args.n_splits > 1 ? 0 : pass.first_pair;
-    const Partial partial = partial_of(
-        args,
-        (static_cast<uint64_t>(pair - first_pair) * pass.n_tiles + pass.n_tiles - 1 - tile) *
-                args.n_splits +
-            split,
-        kLongWarps * kColumns);
+    const Partial partial = pass_partial(args, pass, position, kLongWarps * kColumns);
     RowSums<kStrips> sums[Shape::kRows];
     if (pass.is_first) {
 #pragma unroll
         for (RowSums<kStrips> &row : sums)
             clear(row);
     } else {
-        for_state<kStrips>(warp, partial, sums, LoadState());
+        for_state(warp, partial, sums, LoadState());
         __syncthreads();  // a result may be stored over another warp's state
     }
     attend_pages<kStrips>(args, pass, block, warp, shared_address(queries), sums);
     if (pass.is_last)
-        store_output<kStrips>(args, tables.mask, warp, partial, sums);
+        store_output(args, tables.mask, warp, partial, sums);
     else
-        for_state<kStrips>(warp, partial, sums, StoreState());
+        for_state(warp, partial, sums, StoreState());
+}
+
+template <int kStrips>
+__global__ void __launch_bounds__(kLongWarps *kWarp, kSharingBlocks)
+    attend_pass(const __grid_constant__ TileArgs args, const __grid_constant__ PagePass pass) {
+    if constexpr (!(kIsHopper && has_groups(kStrips * LK_STRIP_CHANNELS)))
+        attend_tiles<kStrips>(args, pass);
 }
 
 template <int kStrips>

@@ -14,8 +14,6 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
-
 // Fixed shared memory of a thread block.
 struct TileTables : ColumnTables {
     EntryView views[kPageBatch];

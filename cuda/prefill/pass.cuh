@@ -1,4 +1,4 @@
-// Attention of long steps: the pages of a pass as FP16 tiles.
+// Attention of long steps: the pages of a pass in FP16.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_PASS_CUH
@@ -16,7 +16,7 @@ static_assert(kSlotTokens == kStagedTokens && kSlotTokens == LK_MAX_PAGE_TOKENS,
 // The first page of a sequence that may need a slot, and so the pass's, counted from its first
 // block.
 __device__ inline uint32_t first_slot_page(const PagePass &pass, const SequenceInfo &sequence) {
-    return (pass.blocks_are_raw ? sequence.n_attended : 0) + pass.first_page;
+    return (pass.skips_blocks ? sequence.n_attended : 0) + pass.first_page;
 }
 
 // Where the tiles of a page lie that needs a slot.
@@ -26,7 +26,8 @@ __device__ inline uint8_t *slot_tiles(const PagePass &pass, uint32_t head_dim, u
     return pass.slots + slot * slot_bytes(head_dim) + side * (slot_bytes(head_dim) / 2);
 }
 
-// The K page or the V page of a page, as tiles: strips, each of tiles of 16 tokens.
+// The K page or the V page of a page, as tiles: strips, each of tiles of 16 tokens. In a slot of
+// matrices, those begin at `tiles`.
 struct TilesView {
     const uint8_t *tiles;
     uint32_t strip_bytes;
@@ -64,10 +65,11 @@ __device__ inline void view_tiles(const TileArgs &args, const PagePass &pass, co
     for (uint32_t side = 0; side < 2; ++side) {
         const FormatInfo &c = args.step.formats[side ? entry.value_format : entry.key_format];
         const uint64_t payload = side ? entry.value_payload : entry.key_payload;
-        view->sides[side] = c.is_raw ? TilesView{reinterpret_cast<const uint8_t *>(payload),
-                                                 2u * LK_STRIP_CHANNELS * c.page_tokens,
-                                                 uint32_t{c.page_tokens} / LK_TILE_TOKENS}
-                                     : slot_view(slots[side], c.page_tokens);
+        view->sides[side] = c.is_raw && !pass.has_matrices
+                                ? TilesView{reinterpret_cast<const uint8_t *>(payload),
+                                            2u * LK_STRIP_CHANNELS * c.page_tokens,
+                                            uint32_t{c.page_tokens} / LK_TILE_TOKENS}
+                                : slot_view(slots[side], c.page_tokens);
     }
     const uint32_t end = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
     view_stages(args, mask, info.first_token, info.capacity_tokens, end, view);

@@ -28,6 +28,14 @@ struct RowSums {
     float out[2 * kStrips][4];  // of 8 channels each
     float reference[2];
     float sum[2];  // of the lane's tokens
+
+    __device__ __forceinline__ void shrink(int half, float factor) {
+#pragma unroll
+        for (int n = 0; n < 2 * kStrips; ++n) {
+            out[n][2 * half] *= factor;
+            out[n][2 * half + 1] *= factor;
+        }
+    }
 };
 
 // Products of 16 columns and the tokens of a stage, 8 of them in a fragment.
@@ -80,9 +88,10 @@ __device__ __forceinline__ void shape_rows(const LayerArg &layer, const ColumnTa
 
 // Raise the reference of a column that has a logit beyond its headroom. Where the highest is beyond
 // kFar, products become logits, rounded: those are never above a reference that one of them became.
-template <int kStrips, int kTiles>
+// `out` is what shrinks with the sum, by shrink(half, factor).
+template <int kStrips, int kTiles, class Out>
 __device__ __forceinline__ void raise_row(RowProducts<kTiles> &products, int half, float *factor,
-                                          RowSums<kStrips> &sums) {
+                                          RowSums<kStrips> &sums, Out &out) {
     float high = -INFINITY;
 #pragma unroll
     for (int n = 0; n < 2 * kTiles; ++n)
@@ -105,18 +114,15 @@ __device__ __forceinline__ void raise_row(RowProducts<kTiles> &products, int hal
     const float shrink = exp2_fast(old - raised);
     sums.reference[half] = raised;
     sums.sum[half] *= shrink;
-#pragma unroll
-    for (int n = 0; n < 2 * kStrips; ++n) {
-        sums.out[n][2 * half] *= shrink;
-        sums.out[n][2 * half + 1] *= shrink;
-    }
+    out.shrink(half, shrink);
 }
 
 // Weights as A fragments, tokens as k. The sum of a lane's weights tells whether one of them may be
 // too large for FP16, for less than their maximum would cost.
-template <int kStrips, int kTiles>
+template <int kStrips, int kTiles, class Out>
 __device__ __forceinline__ void weigh_rows(RowProducts<kTiles> &products, float factor,
-                                           RowSums<kStrips> &sums, uint32_t (&weights)[kTiles][4]) {
+                                           RowSums<kStrips> &sums, Out &out,
+                                           uint32_t (&weights)[kTiles][4]) {
     constexpr float kMost = 1 << static_cast<int>(kHeadroom);
     float factors[2] = {factor, factor};
 #pragma unroll 1
@@ -138,8 +144,8 @@ __device__ __forceinline__ void weigh_rows(RowProducts<kTiles> &products, float 
             sums.sum[1] += lane[1];
             return;
         }
-        raise_row<kStrips, kTiles>(products, 0, &factors[0], sums);
-        raise_row<kStrips, kTiles>(products, 1, &factors[1], sums);
+        raise_row<kStrips, kTiles>(products, 0, &factors[0], sums, out);
+        raise_row<kStrips, kTiles>(products, 1, &factors[1], sums, out);
     }
 }
 

@@ -66,6 +66,20 @@ __device__ inline void scale_query(const LayerArg &layer, uint32_t kv_head, floa
     }
 }
 
+// Elements of a tensor as they lie there, since loads wait together where no conversion comes
+// between them: load(pointer to elements) is called for those of 16 or of 32 bits.
+template <class Load>
+__device__ __forceinline__ void load_bits(const TensorArg &tensor, const Load &load) {
+    if (tensor.dtype == kF32)
+        load(static_cast<const uint32_t *>(tensor.data));
+    else
+        load(static_cast<const uint16_t *>(tensor.data));
+}
+__device__ __forceinline__ float element_of(uint32_t dtype, uint32_t bits) {
+    return dtype == kF16 ? __half2float(__ushort_as_half(static_cast<uint16_t>(bits)))
+                         : __uint_as_float(dtype == kF32 ? bits : bits << 16);
+}
+
 // Round eight of the warp's queries to FP16 and pass them to store(query, channel, value); columns
 // that do not exist repeat the last one. Returns whether logits take more than the layer's factor.
 template <int kStrips, class Store>
@@ -76,19 +90,27 @@ __device__ inline bool load_slice(const TileArgs &args, ColumnTables &tables,
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t head_dim = args.layer.head_dim;
     const float sign = args.layer.scale < 0 ? -1.0f : 1.0f;
+    uint32_t bits[8][kSteps];
+    load_bits(args.q, [&](const auto *elements) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const uint32_t column = min(8 * slice + i, warp.n - 1);
+            const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
+                                                   mask.first_column + warp.first + column);
+            const int64_t offset = row_offset(args.q, query.token, query.head);
+#pragma unroll
+            for (int step = 0; step < kSteps; ++step) {
+                const uint32_t channel = kWarp * step + lane;
+                bits[i][step] = channel < head_dim ? elements[offset + channel] : 0;
+            }
+        }
+    });
     float q[8][kSteps];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const uint32_t column = min(8 * slice + i, warp.n - 1);
-        const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
-                                               mask.first_column + warp.first + column);
-        const int64_t offset = row_offset(args.q, query.token, query.head);
+    for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-            const uint32_t channel = kWarp * step + lane;
-            q[i][step] = channel < head_dim ? sign * load_element(args.q, offset + channel) : 0;
-        }
-    }
+        for (int step = 0; step < kSteps; ++step)
+            q[i][step] = sign * element_of(args.q.dtype, bits[i][step]);
     bool has_factors = args.layer.key_centers;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

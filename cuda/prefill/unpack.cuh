@@ -14,6 +14,8 @@
 namespace lk {
 namespace cuda {
 
+constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+
 // A strip of the page under way. Offsets are bytes into the thread block's copy of the page.
 struct alignas(16) StripInfo {
     StripPosition position;
@@ -149,19 +151,34 @@ __device__ __forceinline__ void make_round(uint32_t first_tile, uint8_t *to, F m
         store_tile(to + t * kTileBytes, lane, a[t]);
 }
 
+// codes, parameters: what the offsets of a strip count from.
 template <uint32_t kBits, uint32_t kRoundTiles>
-__device__ __forceinline__ void unpack_plain_round(const StripInfo &info, const uint8_t *page,
-                                                   uint32_t first_tile, uint8_t *to) {
+__device__ __forceinline__ void make_plain_round(const StripInfo &info, const uint8_t *codes,
+                                                 const uint8_t *parameters, uint32_t first_tile,
+                                                 uint32_t (&a)[kRoundTiles][4]) {
     uint32_t words[2 * kRoundTiles];
-    load_round_words<kBits, kRoundTiles>(info, page, first_tile, words);
-    PlainScale scale = load_plain_scale<kBits>(info, page, first_tile);
-    make_round<kRoundTiles>(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
-        const uint32_t t = tile - first_tile;
+    load_round_words<kBits, kRoundTiles>(info, codes, first_tile, words);
+    PlainScale scale = load_plain_scale<kBits>(info, parameters, first_tile);
+#pragma unroll
+    for (uint32_t t = 0; t < kRoundTiles; ++t) {
         if (t && !info.parameter_shift)
-            scale = load_plain_scale<kBits>(info, page, tile);
+            scale = load_plain_scale<kBits>(info, parameters, first_tile + t);
         const uint32_t half = kRoundTiles == 1 ? first_tile % 2 : t;  // of a word of 2 bits
-        unpack_plain<kBits>(scale, words[2 * t], words[2 * t + 1], kBits == 2 ? 2 * half : 0, a);
-    });
+        unpack_plain<kBits>(scale, words[2 * t], words[2 * t + 1], kBits == 2 ? 2 * half : 0, a[t]);
+    }
+}
+
+// A round of tiles of a plain strip.
+template <uint32_t kRoundTiles>
+__device__ __forceinline__ void make_plain_round(const StripInfo &info, const uint8_t *codes,
+                                                 const uint8_t *parameters, uint32_t first_tile,
+                                                 uint32_t (&a)[kRoundTiles][4]) {
+    if (info.position.bits == 2)
+        make_plain_round<2, kRoundTiles>(info, codes, parameters, first_tile, a);
+    else if (info.position.bits == 4)
+        make_plain_round<4, kRoundTiles>(info, codes, parameters, first_tile, a);
+    else
+        make_plain_round<8, kRoundTiles>(info, codes, parameters, first_tile, a);
 }
 
 // Any strip, also one that is read from where the page lies.
@@ -182,12 +199,12 @@ __device__ __forceinline__ void unpack_any_round(const PageView &page, const Str
 template <uint32_t kRoundTiles>
 __device__ __forceinline__ void unpack_plain_strip(const StripInfo &info, const uint8_t *page,
                                                    uint32_t first_tile, uint8_t *to) {
-    if (info.position.bits == 2)
-        unpack_plain_round<2, kRoundTiles>(info, page, first_tile, to);
-    else if (info.position.bits == 4)
-        unpack_plain_round<4, kRoundTiles>(info, page, first_tile, to);
-    else
-        unpack_plain_round<8, kRoundTiles>(info, page, first_tile, to);
+    const uint32_t lane = threadIdx.x % kWarp;
+    uint32_t a[kRoundTiles][4];
+    make_plain_round(info, page, page, first_tile, a);
+#pragma unroll
+    for (uint32_t t = 0; t < kRoundTiles; ++t)
+        store_tile(to + t * kTileBytes, lane, a[t]);
 }
 
 template <bool kIsValue, uint32_t kRoundTiles>

@@ -339,7 +339,7 @@ std::vector<Case> long_cases() {
         uint32_t bits, boosted, n_shared, ordered;
     };
     std::vector<Case> all;
-    uint32_t turns[10] = {};
+    uint32_t turns[12] = {};
     for (const uint32_t head_dim : {128u, 64u, 80u, 96u, 256u})
         for (const Keys &keys : {Keys{16, 0, 0, 0}, Keys{2, 16, 0, 1}, Keys{2, 16, 0, 0},
                                  Keys{2, 0, 5, 0}, Keys{8, 0, 0, 0}}) {
@@ -361,7 +361,10 @@ std::vector<Case> long_cases() {
             c.tail_tokens = next_of({131, 0, 19}, turns + 4);
             c.window = next_of({0, 0, 0, 1000, 0, 40, 1}, turns + 5);
             c.window_sinks = c.window ? 4 : 0;
-            c.page_tokens = keys.bits == 8 ? next_of({64, 128}, turns + 6) : 128;
+            c.page_tokens = keys.bits == 8    ? next_of({64, 32, 128}, turns + 6)
+                            : keys.bits == 16 ? next_of({128, 32, 64}, turns + 10)
+                                              : 128;
+            c.sink_tokens = next_of({32, 48, 0, 112}, turns + 11);
             c.raw_between = next_of({0, 1, 0}, turns + 7);
             c.centers = c.scales = next_of({0, 1}, turns + 8);
             c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;

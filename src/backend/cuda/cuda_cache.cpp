@@ -336,8 +336,8 @@ LongStep CudaCache::long_step(uint32_t layer) const {
     LongStep step{};
     step.n_sms = n_sms_;
     step.blocks_are_raw = rules_.is_raw(layer);
-    step.n_pages =
-        (step.blocks_are_raw ? 0 : shape.max_blocks) + long_staged_pages(shape.max_staged);
+    step.n_blocks = shape.max_blocks;
+    step.n_staged_pages = long_staged_pages(shape.max_staged);
     step.slots = at<uint8_t>(slots_.address());
     step.slots_bytes = slots_.bytes();
     return step;
