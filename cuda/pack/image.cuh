@@ -26,6 +26,7 @@ LK_BOTH ValueOrder rows_order(uint32_t row_values) {
 struct Image {
     const uint16_t *values;
     ValueOrder order;
+    bool is_rows;
 };
 
 // Rows are a multiple of 16 bytes apart that is no multiple of 32: the 8 rows of a matrix load

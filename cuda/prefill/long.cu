@@ -76,6 +76,8 @@ cudaError_t attend_columns(const TileArgs &args, const LongStep &step, PagePass 
         pass.is_last = i + 1 == n_passes;
         if (step.n_pages)
             error = launch_unpack_pass(args, pass, stream);
+        if (step.n_pages && error == cudaSuccess && !args.staging.k)
+            error = launch_unpack_rows(args, pass, stream);
         if (error == cudaSuccess)
             error = launch_kernel(HeadDims(), args, pass, stream);
     }
@@ -103,6 +105,8 @@ cudaError_t launch_long(const TileArgs &args, const LongStep &step, cudaStream_t
     PagePass pass{};
     pass.slots = step.slots;
     pass.blocks_are_raw = step.blocks_are_raw;
+    pass.k = step.k;
+    pass.v = step.v;
     const uint32_t all_tiles = column_tiles(args);
     if (!all_tiles || !args.n_sequences)
         return cudaSuccess;

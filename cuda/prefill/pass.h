@@ -39,10 +39,14 @@ struct PagePass {
     uint32_t blocks_are_raw;  // only staged tokens need slots
     uint32_t is_first;        // of the passes of its columns
     uint32_t is_last;
+    TensorArg k;  // new tokens where nothing is staged
+    TensorArg v;
 };
 
 // Make the tiles of a pass.
 cudaError_t launch_unpack_pass(const TileArgs &args, const PagePass &pass, cudaStream_t stream);
+// Those of new tokens where nothing is staged.
+cudaError_t launch_unpack_rows(const TileArgs &args, const PagePass &pass, cudaStream_t stream);
 
 // Attend on a pass.
 template <int kStrips>
