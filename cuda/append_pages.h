@@ -33,7 +33,7 @@ struct NewBlock {
     uint32_t reserved;
 };
 // Neighbouring tokens of the batch in other blocks.
-constexpr uint32_t kRunTokens = 32;  // at most
+constexpr uint32_t kRunTokens = 4;  // at most: few tokens, whose thread blocks run at once
 struct TokenRun {
     uint32_t first;
     uint32_t n;

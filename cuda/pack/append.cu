@@ -15,12 +15,13 @@ namespace {
 
 constexpr uint32_t kAppendThreads = 128;
 constexpr uint32_t kAppendWarps = kAppendThreads / kWarp;
+constexpr uint32_t kBlockTokens = 32;  // of a thread block, at most
 constexpr uint32_t kManyBlocks = 256;  // that come before thread blocks take more tokens
 
 struct AppendKernelArgs {
     NewTokens tokens;
     const TokenRun *runs;   // a thread block's, or null: all tokens, block_tokens at a time
-    uint32_t block_tokens;  // at most kRunTokens
+    uint32_t block_tokens;  // at most kBlockTokens
     uint32_t block_chunks;  // of a token, at most kAppendThreads
     uint32_t token_step;    // tokens that a thread block takes at once
 
@@ -99,7 +100,7 @@ __device__ TokenPosition find_position(const NewTokens &tokens, uint32_t token, 
     return {entries + tokens.layer.first_entry, in_block};
 }
 
-// Where n tokens of the batch go, at most kRunTokens. Each warp finds those of its share.
+// Where n tokens of the batch go, at most kBlockTokens. Each warp finds those of its share.
 __device__ void find_positions(const NewTokens &tokens, uint32_t first_token, uint32_t n,
                                TokenPosition *positions) {
     const uint32_t lane = threadIdx.x % kWarp;
@@ -141,7 +142,7 @@ __device__ void store_in_block(const StepView &step, const Entry &entry, const C
 // Loads that need no table come first, so that a step of few tokens waits for memory less often.
 __global__ void __launch_bounds__(kAppendThreads, 6)
     append_kernel(const __grid_constant__ AppendKernelArgs args) {
-    __shared__ TokenPosition positions[kRunTokens];
+    __shared__ TokenPosition positions[kBlockTokens];
     const NewTokens &tokens = args.tokens;
     const bool is_value = blockIdx.z;
     const TokenRun run = args.run(blockIdx.x);
@@ -214,7 +215,7 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
         return cudaSuccess;
     AppendKernelArgs args{};
     args.tokens = new_tokens(step, layer, k, v, staging, n_sequences, n_tokens);
-    args.block_tokens = std::clamp(n_tokens / kManyBlocks, 1u, kRunTokens);
+    args.block_tokens = std::clamp(n_tokens / kManyBlocks, 1u, kBlockTokens);
     return launch(&args, (n_tokens + args.block_tokens - 1) / args.block_tokens, stream);
 }
 

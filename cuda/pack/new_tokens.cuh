@@ -131,6 +131,17 @@ LK_BOTH uint32_t not_finite(uint32_t pair) {
     return ((pair & 0x7C007C00u) + 0x04000400u) & 0x80008000u;
 }
 
+// A chunk of BF16 at FP16. Numbers beyond FP16 become infinite: BF16 has none between 65504, the
+// largest of FP16, and those that round to infinity.
+__device__ inline uint32_t bf16_to_f16(uint32_t pair) {
+    return as_word(
+        __floats2half2_rn(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)));
+}
+__device__ inline uint4 bf16_to_f16(const uint4 &chunk) {
+    return make_uint4(bf16_to_f16(chunk.x), bf16_to_f16(chunk.y), bf16_to_f16(chunk.z),
+                      bf16_to_f16(chunk.w));
+}
+
 // FP16 numbers of a chunk, two to a word, with the counts and faults to report.
 struct Chunk {
     uint32_t words[kChunk / 2];

@@ -99,7 +99,7 @@ __device__ inline void order_channels(const Image &image, const FormatInfo &c,
                                       uint16_t *slot_offsets) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
     if (c.ranking != kNotRanked)
-        score_channels(image, c, page.query_stats, rank_space);
+        score_channels(image.values, c, page.query_stats, rank_space);
     for (uint32_t i = threadIdx.x; i < c.head_dim; i += blockDim.x) {
         if (c.ranking != kNotRanked)
             channel_position(image, c, page.metadata, slot_offsets,
@@ -111,7 +111,8 @@ __device__ inline void order_channels(const Image &image, const FormatInfo &c,
     __syncthreads();
 }
 
-// Put the values into the order of stored channels, in place.
+// Put the values into the order of stored channels, in place. Keys that are in another order than
+// the channels are in rows.
 __device__ inline void arrange_values(const Image &image, const FormatInfo &c,
                                       const PageBytes &page, const Space &space, uint8_t *shared) {
     auto *slots = reinterpret_cast<uint4 *>(shared);
@@ -132,7 +133,8 @@ __device__ inline void arrange_values(const Image &image, const FormatInfo &c,
     if (c.is_value)
         arrange_slots(SlotsReader<true>(image, slot_offsets, lane), c, slots);
     else
-        arrange_slots(SlotsReader<false>(image, slot_offsets, lane), c, slots);
+        arrange_slots(SlotsReader<false>(rows_image(image.values, c), slot_offsets, lane), c,
+                      slots);
 }
 
 template <bool kByRow>

@@ -33,22 +33,58 @@ struct RowShare {
     }
 };
 
-// FP16 rows of the image: stage them. Returns whether all are finite.
-__device__ inline bool stage_f16(const RowShare &share, const uint16_t *row, uint32_t row_step,
-                                 uint16_t *staged, uint32_t staged_step) {
-    uint32_t found = 0;
-#pragma unroll 4
-    for (uint32_t i = share.first; i < share.end; i += share.step) {
-        const uint4 chunk = *reinterpret_cast<const uint4 *>(row);
-        found |= not_finite(chunk.x) | not_finite(chunk.y);
-        found |= not_finite(chunk.z) | not_finite(chunk.w);
-        if (staged) {
-            *reinterpret_cast<uint4 *>(staged) = chunk;
-            staged += staged_step;
-        }
-        row += row_step;
+// The rows of a share, from one on, and where they are staged; null: nowhere.
+struct RowCursor {
+    uint16_t *row;
+    uint16_t *staged;
+    uint32_t row_step;  // of FP16 numbers, to the next row of the share
+    uint32_t staged_step;
+
+    __device__ uint4 &at(uint32_t i) const {
+        return *reinterpret_cast<uint4 *>(row + i * row_step);
     }
-    return !found;
+    __device__ void stage(uint32_t i, const uint4 &chunk) const {
+        if (staged)
+            *reinterpret_cast<uint4 *>(staged + i * staged_step) = chunk;
+    }
+    __device__ void advance(uint32_t n) {
+        row += n * row_step;
+        if (staged)
+            staged += n * staged_step;
+    }
+};
+
+// Rows of 16-bit elements in shared memory become FP16 where they are, kBatch at once, and are
+// staged. Returns the first row that is not done: its batch has a number that FP16 does not hold.
+template <bool kIsBf16>
+__device__ inline uint32_t take_numbers(const RowShare &share, RowCursor *cursor) {
+    uint32_t token = share.first;
+    for (; token < share.end; token += kBatch * share.step) {
+        uint4 chunks[kBatch];
+        uint32_t found = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < kBatch; ++i) {
+            chunks[i] = make_uint4(0, 0, 0, 0);
+            if (token + i * share.step < share.end)
+                chunks[i] = cursor->at(i);
+            if (kIsBf16)
+                chunks[i] = bf16_to_f16(chunks[i]);
+            found |= not_finite(chunks[i].x) | not_finite(chunks[i].y);
+            found |= not_finite(chunks[i].z) | not_finite(chunks[i].w);
+        }
+        if (found)
+            break;
+#pragma unroll
+        for (uint32_t i = 0; i < kBatch; ++i) {
+            if (token + i * share.step >= share.end)
+                continue;
+            if (kIsBf16)
+                cursor->at(i) = chunks[i];
+            cursor->stage(i, chunks[i]);
+        }
+        cursor->advance(kBatch);
+    }
+    return token;
 }
 
 // n tokens of the page from one on, to rows of the image. Returns how many values were saturated.
@@ -61,28 +97,25 @@ __device__ inline uint32_t take_rows(const NewTokens &tokens, uint32_t serial,
     const uint32_t first = page.first + first_token;
     const uint32_t dtype = tokens.kv[page.is_value].dtype;
     const ChunkParameters parameters = chunk_parameters(tokens, page.is_value, share.at);
-    uint16_t *row = image + share.first * row_values + share.at.channel;
-    uint16_t *staged = staged_chunk(tokens, page.is_value, first + share.first, share.at);
-    const uint32_t row_step = share.step * row_values;
-    const uint32_t staged_step = share.step * head_dim;
+    RowCursor cursor = {image + share.first * row_values + share.at.channel,
+                        staged_chunk(tokens, page.is_value, first + share.first, share.at),
+                        share.step * row_values, share.step * head_dim};
     ChunkReader reader(tokens, share.at, page.is_value, first);
     const bool is_copied =
         reader.copy(image + share.at.channel, row_values, share.first, share.step, share.end);
-    if (is_copied && dtype == kF16 && !parameters.exist() &&
-        stage_f16(share, row, row_step, staged, staged_step))
-        return 0;
+    uint32_t token = share.first;
+    if (is_copied && !parameters.exist())
+        token = dtype == kBf16 ? take_numbers<true>(share, &cursor)
+                               : take_numbers<false>(share, &cursor);
     uint32_t n_saturated = 0;
 #pragma unroll 1
-    for (uint32_t token = share.first; token < share.end; token += share.step) {
+    for (; token < share.end; token += share.step) {
         RawChunk raw;
         reader.load(token, &raw);
         const Chunk chunk(raw, dtype, parameters);
-        store_chunk(row, chunk);
-        row += row_step;
-        if (staged) {
-            store_chunk(staged, chunk);
-            staged += staged_step;
-        }
+        cursor.at(0) = chunk.vector();
+        cursor.stage(0, chunk.vector());
+        cursor.advance(1);
         if (chunk.has_fault)
             report_chunk(tokens, serial, page.is_value, first + token, share.at);
         n_saturated += chunk.n_saturated;

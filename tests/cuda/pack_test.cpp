@@ -60,7 +60,7 @@ void first_fault_is_reported(void **) {
 void long_steps_pack_whole_blocks(void **) {
     CudaDevice cuda(g_kind);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 0; i < cases.size(); i += 5 * g_every) {
+    for (size_t i = 0; i < cases.size(); i += 7 * g_every) {
         current_case() = describe(cases[i]);
         check_append_pages(cases[i], static_cast<uint32_t>(i), cuda.device());
     }

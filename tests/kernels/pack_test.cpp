@@ -56,7 +56,7 @@ void keys_are_stored_centered_and_scaled(void **) {
 void long_steps_pack_whole_blocks(void **) {
     HostDevice host(0, 3);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 0; i < cases.size(); i += 5 * g_every)
+    for (size_t i = 0; i < cases.size(); i += 7 * g_every)
         check_append_pages(cases[i], static_cast<uint32_t>(i), host.device());
 }
 

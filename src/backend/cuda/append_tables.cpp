@@ -21,9 +21,9 @@ lk_status AppendTables::open(const CacheLayout &layout, gpu::TableMemory *memory
             n_entries_ = std::max(n_entries_, n_parameters(layout.formats[i].layout));
     if (layout.max_step_tokens <= kDraftTokens)
         return LK_OK;
-    const uint64_t most = gpu::NewBlocks::most(layout);
-    runs_offset_ = most * sizeof(NewBlock);
-    return table_.open(memory, runs_offset_ + most * sizeof(TokenRun), "new blocks of a step");
+    runs_offset_ = gpu::NewBlocks::most_blocks(layout) * sizeof(NewBlock);
+    return table_.open(memory, runs_offset_ + gpu::NewBlocks::most_runs(layout) * sizeof(TokenRun),
+                       "new blocks of a step");
 }
 
 lk_status AppendTables::put(const gpu::NewBlocks &lists) {

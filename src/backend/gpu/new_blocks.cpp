@@ -16,7 +16,11 @@ uint64_t end_of(const Block &block) { return block.first_token + block.capacity_
 
 // A block has space for 32 tokens or more, but for the last one of the sinks. A sequence's new
 // tokens can begin and end within a block.
-uint64_t NewBlocks::most(const CacheLayout &layout) {
+uint64_t NewBlocks::most_blocks(const CacheLayout &layout) {
+    return layout.max_step_tokens / 32 + uint64_t{3} * layout.max_sequences;
+}
+
+uint64_t NewBlocks::most_runs(const CacheLayout &layout) {
     return layout.max_step_tokens / kRunTokens + uint64_t{3} * layout.max_sequences;
 }
 

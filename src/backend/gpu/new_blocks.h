@@ -35,9 +35,10 @@ class NewBlocks {
     lk_status list_pages(const CacheLayout &layout, const AppendArgs &args,
                          const Array<PackItem> **out);
 
-    // Entries of either list, at most.
-    static uint64_t most(const CacheLayout &layout);
-    static constexpr uint32_t kRunTokens = 32;  // of a run, at most
+    // Entries of the lists, at most.
+    static uint64_t most_blocks(const CacheLayout &layout);
+    static uint64_t most_runs(const CacheLayout &layout);
+    static constexpr uint32_t kRunTokens = 4;  // of a run, at most
 
   private:
     lk_status add(const BatchSequence &sequence);
