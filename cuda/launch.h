@@ -177,6 +177,8 @@ struct LongStep {
     uint32_t blocks_are_raw;  // they need no slots where the kernel reads tiles
     uint8_t *slots;
     uint64_t slots_bytes;  // long_slots_bytes()
+    TensorArg k;           // the new tokens, read where the arguments have no staging area
+    TensorArg v;
 };
 bool long_has_instance(uint32_t head_dim);
 constexpr uint32_t long_staged_pages(uint32_t n_tokens) { return (n_tokens + 127) / 128; }

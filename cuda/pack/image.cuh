@@ -26,11 +26,16 @@ LK_BOTH ValueOrder rows_order(uint32_t row_values) {
 struct Image {
     const uint16_t *values;
     ValueOrder order;
+    bool is_rows;
 };
 
 // Rows are a multiple of 16 bytes apart that is no multiple of 32: the 8 rows of a matrix load
 // begin in different banks.
 LK_BOTH constexpr uint32_t image_row_values(uint32_t head_dim) { return head_dim + 8; }
+
+LK_BOTH Image rows_image(const uint16_t *values, const FormatInfo &c) {
+    return {values, rows_order(image_row_values(c.head_dim)), true};
+}
 
 // Copy a 16-bit page of the same shape; all threads of the thread block.
 __device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const FormatInfo &c) {

@@ -13,26 +13,25 @@ namespace cuda {
 enum Ranking : uint32_t { kNotRanked, kRankedByKey, kRankedByQueryRange };
 
 // The sum of |K| in the order of tokens, rounded after each addition.
-__device__ inline float key_score(const Image &image, uint32_t page_tokens, uint32_t channel) {
-    const uint16_t *tile = image.values + image.order.channels.offset(channel);
+__device__ inline float key_score(const uint16_t *column, uint32_t row_values,
+                                  uint32_t page_tokens) {
     float sum = 0;
 #pragma unroll 1
     for (uint32_t first = 0; first < page_tokens; first += LK_TILE_TOKENS) {
 #pragma unroll
         for (uint32_t token = 0; token < LK_TILE_TOKENS; ++token)
-            sum = __fadd_rn(sum, fabsf(half_to_float(tile[image.order.tokens.offset(token)])));
-        tile += image.order.tokens.sixteen;
+            sum = __fadd_rn(sum, fabsf(half_to_float(column[token * row_values])));
+        column += LK_TILE_TOKENS * row_values;
     }
     return sum;
 }
 
-__device__ inline float query_range_score(const Image &image, uint32_t page_tokens,
-                                          uint32_t channel, uint64_t query_sum) {
-    const uint16_t *column = image.values + image.order.channels.offset(channel);
+__device__ inline float query_range_score(const uint16_t *column, uint32_t row_values,
+                                          uint32_t page_tokens, uint64_t query_sum) {
     float low = INFINITY;
     float high = -INFINITY;
     for (uint32_t token = 0; token < page_tokens; ++token) {
-        const float value = half_to_float(column[image.order.tokens.offset(token)]);
+        const float value = half_to_float(column[token * row_values]);
         low = fminf(low, value);
         high = fmaxf(high, value);
     }
@@ -72,13 +71,15 @@ struct RankSpace {
     uint32_t *boosted;  // [head_dim / 32 rounded up] a bit for each channel
 };
 
-__device__ inline void score_channels(const Image &image, const FormatInfo &c,
+// Of keys in rows.
+__device__ inline void score_channels(const uint16_t *keys, const FormatInfo &c,
                                       const uint64_t *query_stats, const RankSpace &space) {
+    const uint32_t row_values = image_row_values(c.head_dim);
     for (uint32_t channel = threadIdx.x; channel < c.head_dim; channel += blockDim.x) {
-        const float score =
-            c.ranking == kRankedByKey
-                ? key_score(image, c.page_tokens, channel)
-                : query_range_score(image, c.page_tokens, channel, query_stats[channel]);
+        const float score = c.ranking == kRankedByKey
+                                ? key_score(keys + channel, row_values, c.page_tokens)
+                                : query_range_score(keys + channel, row_values, c.page_tokens,
+                                                    query_stats[channel]);
         space.scores[channel] = float_to_bits(score) & 0x7FFFFFFFu;  // 0 times -0 is 0 too
     }
     __syncthreads();

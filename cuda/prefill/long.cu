@@ -109,6 +109,8 @@ cudaError_t attend_columns(const TileArgs &args, uint32_t all_pages, PagePass pa
         pass.is_last = i + 1 == n_passes;
         if (all_pages)
             error = launch_unpack_pass(args, pass, stream);
+        if (all_pages && error == cudaSuccess && !args.staging.k)
+            error = launch_unpack_rows(args, pass, stream);
         if (error == cudaSuccess)
             error = launch_kernel(HeadDims(), args, pass, stream);
     }
@@ -137,6 +139,8 @@ cudaError_t launch_long(const TileArgs &args, const LongStep &step, cudaStream_t
     pass.slots = step.slots;
     pass.has_matrices = has_groups(HeadDims(), args.layer.head_dim);
     pass.skips_blocks = step.blocks_are_raw && !pass.has_matrices;
+    pass.k = step.k;
+    pass.v = step.v;
     const uint32_t all_tiles = column_tiles(args);
     if (!all_tiles || !args.n_sequences)
         return cudaSuccess;

@@ -42,10 +42,14 @@ struct PagePass {
     uint32_t has_matrices;  // slots hold matrices for warpgroups instead of tiles
     uint32_t is_first;      // of the passes of its columns
     uint32_t is_last;
+    TensorArg k;  // new tokens where nothing is staged
+    TensorArg v;
 };
 
 // Make the tiles of a pass.
 cudaError_t launch_unpack_pass(const TileArgs &args, const PagePass &pass, cudaStream_t stream);
+// Those of new tokens where nothing is staged.
+cudaError_t launch_unpack_rows(const TileArgs &args, const PagePass &pass, cudaStream_t stream);
 
 // Which head dims have a kernel for Hopper's warpgroups. In code for Hopper it is instead of the
 // other.

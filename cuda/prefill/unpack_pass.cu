@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
         return;
     }
     const uint32_t first = (page - sequence.n_attended) * kStagedTokens;
-    if (sequence.new_in_blocks || first >= sequence.n_new)
+    if (!args.staging.k || sequence.new_in_blocks || first >= sequence.n_new)
         return;
     const uint32_t n = min(kStagedTokens, sequence.n_new - first);
     const uint64_t at =

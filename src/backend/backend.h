@@ -60,8 +60,11 @@ struct Staging {
 };
 
 // New tokens of a layer: to FP16 (keys less their centers and divided by their scales; infinities
-// and NaNs of k are reported), into the 16-bit blocks of their sequences and, when the step has a
-// sequence of more than LK_DRAFT_TOKENS, into the staging area (the CPU always fills it).
+// and NaNs of k are reported), into the blocks of their sequences and, when the step has a
+// sequence of more than LK_DRAFT_TOKENS, into the staging area (the CPU always fills it; a device
+// leaves it out where its attention reads k and v, which stay until then). Blocks
+// that are packed on append get their pages at once, but for keys that are ranked by queries: the
+// core packs those from the staging area. On the CPU no page is written when a value is reported.
 struct AppendArgs {
     LayerView layer;
     uint32_t layer_index;
@@ -94,6 +97,24 @@ struct PackItem {
     uint64_t query_stats;             // address of u64 [head_dim] for Ranking::kQueryRange
 };
 inline uint64_t address_of(const uint16_t *staged) { return reinterpret_cast<uint64_t>(staged); }
+// The keys or the values of a head in a block that is packed on append, from the staging area.
+// first_token: that of the block, in the batch.
+inline PackItem staged_page(const AppendArgs &args, const PageFormat *formats,
+                            const PageEntry &entry, uint32_t head, uint32_t first_token,
+                            bool is_value) {
+    const uint64_t row = uint64_t{head} * args.staging.n_tokens + first_token;
+    const uint16_t *area = is_value ? args.staging.v : args.staging.k;
+    return {&formats[is_value ? entry.value_format : entry.key_format],
+            is_value ? entry.value_payload : entry.key_payload,
+            is_value ? entry.value_metadata : entry.key_metadata,
+            nullptr,
+            address_of(area + row * args.layer.head_dim),
+            0};
+}
+// Such a page comes with the queries' sums.
+inline bool is_ranked_by_queries(const PackItem &item) {
+    return item.target->ranking == Ranking::kQueryRange;
+}
 
 // Copy the first n_tokens of a page, packed or at 16 bits, into a 16-bit page, rounded to FP16.
 struct DequantizeItem {

@@ -82,11 +82,13 @@ static void compare_stats(const pair *p) {
     assert_int_equal(a.reserved_bytes, b.reserved_bytes);
 }
 
-static void run_plan(const char *plan) {
+typedef void (*opener)(rig *r, const rig_device *device, const char *plan);
+
+static void run_plan(const char *plan, opener open) {
     static const int32_t tree[9] = {-1, 0, 1, 2, 2, 3, 0, -1, 7};
     pair p = {.plan = plan};
-    model_open(&p.host, rig_host(), plan);
-    model_open(&p.other, rig_default(), plan);
+    open(&p.host, rig_host(), plan);
+    open(&p.other, rig_default(), plan);
     p.id = model_add(&p.host);
     assert_int_equal(model_add(&p.other), p.id);
     const size_t bytes = (size_t)MAX_TOKENS * rig_width(&p.host) * sizeof(float);
@@ -133,7 +135,26 @@ static void steps_equal_the_cpus(void **state) {
     (void)state;
     for (const char *const *plan = kModelPlans; *plan; ++plan)
         if (!g_sanitizer || !strcmp(*plan, "mixed"))
-            run_plan(*plan);
+            run_plan(*plan, model_open);
+}
+
+// Of 16 query heads for a KV head: CUDA reads a prompt's new tokens from the host's tensors.
+static void open_wide(rig *r, const rig_device *device, const char *plan) {
+    memset(r, 0, sizeof *r);
+    r->device = device;
+    rig_geometry(r, 2, 16, 1, 64);
+    r->layers[1].head_dim = 128;
+    rig_open(r);
+    rig_preset(r, plan);
+    rig_recent(r, 64, 16, 40);
+    assert_int_equal(rig_cache(r, 4, 512, 64u << 20), LK_OK);
+}
+
+static void wide_groups_equal_the_cpus(void **state) {
+    (void)state;
+    run_plan("kivi4", open_wide);
+    if (!g_sanitizer)
+        run_plan("kitty-pro", open_wide);
 }
 
 // The same steps again give the same bits.
@@ -164,6 +185,7 @@ int main(int argc, char **argv) {
     rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_equal_the_cpus),
+        cmocka_unit_test(wide_groups_equal_the_cpus),
         cmocka_unit_test(steps_repeat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

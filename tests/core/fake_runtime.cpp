@@ -13,6 +13,7 @@
 
 #include "backend/cpu/attention_scores.h"
 #include "backend/cpu/cache_device.h"
+#include "cuda/append_pages.h"
 #include "cuda/launch.h"
 #include "cuda/query_stats.h"
 #include "suite.h"
@@ -346,6 +347,36 @@ void check_shape(const DecodeArgs &args) {
                 kSharedBytes);
 }
 
+// Each token of the step is in one run or one block, which is the one that its sequence has for it.
+void check_lists(const AppendPages &pages) {
+    const NewTokens &tokens = pages.tokens;
+    const StepView &step = tokens.step;
+    std::vector<uint32_t> n_times(tokens.n_tokens);
+    std::map<uint32_t, uint64_t> blocks;  // entries by their first token in the batch
+    for (uint32_t i = 0; i < pages.n_runs; ++i) {
+        assert_true(pages.runs[i].n && pages.runs[i].n <= kRunTokens);
+        for (uint32_t t = 0; t < pages.runs[i].n; ++t)
+            ++n_times.at(pages.runs[i].first + t);
+    }
+    for (uint32_t i = 0; i < pages.n_blocks; ++i)
+        blocks[pages.blocks[i].first_token] = pages.blocks[i].entries;
+    assert_int_equal(blocks.size(), pages.n_blocks);
+    for (uint32_t s = 0; s < step.header->n_sequences; ++s) {
+        const SequenceInfo &info = step.sequences[s];
+        for (uint32_t b = info.first_block; b < info.first_block + info.n_blocks; ++b) {
+            const BlockInfo &block = step.blocks[b];
+            if (!block.is_packed_on_append)
+                continue;
+            const uint32_t first = info.first_new + block.first_token - info.n_history;
+            assert_int_equal(blocks.at(first), block.entries);
+            for (uint32_t t = 0; t < block.capacity_tokens; ++t)
+                ++n_times.at(first + t);
+        }
+    }
+    for (const uint32_t n : n_times)
+        assert_int_equal(n, 1);
+}
+
 PackItem pack_item(const PackJob &job, const FormatInfo *classes) {
     const FormatInfo &info = classes[job.target_format];
     PackItem item{};
@@ -410,6 +441,24 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
     });
 }
 
+NewTokens new_tokens(const StepView &step, const LayerArg &layer, const TensorArg &k,
+                     const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
+                     uint32_t n_tokens) {
+    return {step, layer, {k, v}, {}, staging, n_sequences, n_tokens};
+}
+
+// All tokens of the step, those of launch_append_pages() among them.
+cudaError_t launch_append_runs(const AppendPages &pages, cudaStream_t stream) {
+    const NewTokens &tokens = pages.tokens;
+    return launch_append(tokens.step, tokens.layer, tokens.kv[0], tokens.kv[1], tokens.staging,
+                         tokens.n_sequences, tokens.n_tokens, stream);
+}
+
+cudaError_t launch_append_pages(const AppendPages &pages, cudaStream_t) {
+    ++g_counts.n_appended_pages;
+    return launch([=] { check_lists(pages); });
+}
+
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t) {
     ++g_counts.n_decodes;
     check_shape(args);
@@ -429,7 +478,19 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
 cudaError_t launch_long(const TileArgs &args, const LongStep &step, cudaStream_t) {
     ++g_counts.n_long_steps;
     assert_true(step.slots && step.slots_bytes && step.n_sms);
-    return launch([=] { attend_now(args, args.staging); });
+    return launch([=] {
+        const size_t n = size_t{args.layer.n_kv_heads} * args.n_tokens * args.layer.head_dim;
+        std::vector<uint16_t> own(2 * n);
+        StagingArg staging = args.staging;
+        if (!staging.k) {
+            Report report{};  // what they report is known
+            StepView view = args.step;
+            view.report = &report;
+            staging = {own.data(), own.data() + n, args.n_tokens, 0};
+            append_now(view, args.layer, step.k, step.v, staging);
+        }
+        attend_now(args, staging);
+    });
 }
 
 cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t) {

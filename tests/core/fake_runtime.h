@@ -17,6 +17,7 @@ struct FakeCounts {
     uint64_t n_tiles;
     uint64_t n_long_steps;
     uint64_t n_chunk_attentions;
+    uint64_t n_appended_pages;  // launches
     uint64_t n_packs;
     uint64_t n_dequantized;
     uint64_t n_moves;

@@ -392,6 +392,7 @@ void test_same_as_cpu(void **) {
     const FakeCounts after = fake_counts();
     assert_true(after.n_decodes > before.n_decodes && after.n_tiles > before.n_tiles);
     assert_true(after.n_packs > before.n_packs && after.n_dequantized > before.n_dequantized);
+    assert_true(after.n_appended_pages > before.n_appended_pages);
     assert_true(after.n_moves > before.n_moves && after.n_shrinks > before.n_shrinks);
     assert_true(after.n_query_stats > before.n_query_stats &&
                 after.n_sums_added > before.n_sums_added);

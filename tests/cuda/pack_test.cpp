@@ -57,6 +57,21 @@ void first_fault_is_reported(void **) {
     check_append_faults(cuda.device());
 }
 
+void long_steps_pack_whole_blocks(void **) {
+    CudaDevice cuda(g_kind);
+    const std::vector<Case> cases = page_cases();
+    for (size_t i = 0; i < cases.size(); i += 7 * g_every) {
+        current_case() = describe(cases[i]);
+        check_append_pages(cases[i], static_cast<uint32_t>(i), cuda.device());
+    }
+    current_case() = "appended tokens";
+}
+
+void faults_in_pages_are_zeros(void **) {
+    CudaDevice cuda(g_kind);
+    check_append_page_faults(cuda.device());
+}
+
 void query_sums_are_exact(void **) {
     CudaDevice cuda(g_kind);
     check_query_sums(cuda.device());
@@ -82,6 +97,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(centered_appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
+        cmocka_unit_test(long_steps_pack_whole_blocks),
+        cmocka_unit_test(faults_in_pages_are_zeros),
         cmocka_unit_test(query_sums_are_exact),
         cmocka_unit_test(sums_are_added_in_order),
     };

@@ -50,7 +50,7 @@ class OpenCache {
         layout_.entry_formats = entry_formats_.data();
         layout_.page_tokens = formats_[0].layout.page_tokens;
         layout_.max_sequences = 8;
-        layout_.max_step_tokens = 1024;
+        layout_.max_step_tokens = 4096;
         layout_.max_blocks = layout_.max_step_blocks = 128;
         for (const lk::PageFormat &format : formats_)
             if (format.ranking == lk::Ranking::kQueryRange)

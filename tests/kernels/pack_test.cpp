@@ -53,6 +53,18 @@ void keys_are_stored_centered_and_scaled(void **) {
     check_changed_appending(host.device());
 }
 
+void long_steps_pack_whole_blocks(void **) {
+    HostDevice host(0, 3);
+    const std::vector<Case> cases = page_cases();
+    for (size_t i = 0; i < cases.size(); i += 7 * g_every)
+        check_append_pages(cases[i], static_cast<uint32_t>(i), host.device());
+}
+
+void long_steps_refuse_pages(void **) {
+    HostDevice host(0, 3);
+    check_append_page_faults(host.device());
+}
+
 void query_sums_are_exact(void **) {
     HostDevice host(0, 3);
     check_query_sums(host.device());
@@ -75,6 +87,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
         cmocka_unit_test(keys_are_stored_centered_and_scaled),
+        cmocka_unit_test(long_steps_pack_whole_blocks),
+        cmocka_unit_test(long_steps_refuse_pages),
         cmocka_unit_test(query_sums_are_exact),
         cmocka_unit_test(sums_are_added_in_order),
     };

@@ -128,22 +128,8 @@ PageLayout mixed_shape(Case c, Side side) {
     return layout;
 }
 
-// Keys, the same ranked by queries, values, both of all widths under a
-// fixed permutation and with clips, both at 16 bits, keys and values whose 1-bit codes stand for
-// the range, and such with clips.
-enum : uint16_t {
-    kKeys,
-    kQueryKeys,
-    kValues,
-    kMixedKeys,
-    kMixedValues,
-    kRawKeys,
-    kRawValues,
-    kRangeKeys,
-    kRangeValues,
-    kClippedKeys,
-    kClippedValues,
-};
+}  // namespace
+
 std::vector<PageFormat> packing_formats(const Case &c, const uint8_t *permutation) {
     PageFormat keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
     if (keys.layout.n_shared)
@@ -176,6 +162,8 @@ std::vector<PageFormat> packing_formats(const Case &c, const uint8_t *permutatio
             clipped_keys,
             clipped_values};
 }
+
+namespace {
 
 // Does what sets a class apart from the others of its side make a difference to its bytes?
 bool differs(uint16_t target, const PageLayout &layout) {

@@ -55,6 +55,21 @@ void centered_appending_rounds_and_counts(void **) {
     check_changed_appending(vulkan.device());
 }
 
+void long_steps_pack_whole_blocks(void **) {
+    VulkanDevice vulkan(g_mask);
+    const std::vector<Case> cases = page_cases();
+    for (size_t i = 0; i < cases.size(); i += 3 * g_every) {
+        current_case() = describe(cases[i]);
+        check_append_pages(cases[i], static_cast<uint32_t>(i), vulkan.device());
+    }
+    current_case() = "appended tokens";
+}
+
+void faults_in_pages_are_zeros(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_append_page_faults(vulkan.device());
+}
+
 void query_sums_are_exact(void **) {
     VulkanDevice vulkan(g_mask);
     check_query_sums(vulkan.device());
@@ -81,6 +96,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
         cmocka_unit_test(centered_appending_rounds_and_counts),
+        cmocka_unit_test(long_steps_pack_whole_blocks),
+        cmocka_unit_test(faults_in_pages_are_zeros),
         cmocka_unit_test(query_sums_are_exact),
         cmocka_unit_test(sums_are_added_in_order),
     };

@@ -57,25 +57,27 @@ void copy_item(const MemoryCopy &item) {
 // A block has space for 32 tokens or more, but for the last one of the sinks. A sequence's new
 // tokens can begin and end within a block.
 bool CpuCacheDevice::reserve() {
-    return parts_.reserve(layout_.max_step_tokens / 32 + size_t{3} * layout_.max_sequences);
+    const size_t most = layout_.max_step_tokens / 32 + size_t{3} * layout_.max_sequences;
+    return parts_.reserve(most) && packed_parts_.reserve(most);
 }
 
-// Blocks that are packed on append are left out: they are packed from the staging area.
 lk_status CpuCacheDevice::begin(const Batch &batch) {
     if (batch.query_stat_bytes > query_sums_.size() * sizeof(uint64_t) &&
         !query_sums_.resize(batch.query_stat_bytes / sizeof(uint64_t)))
         return fail(LK_E_NOMEM, "no memory for sums of |Q| of %llu bytes",
                     static_cast<unsigned long long>(batch.query_stat_bytes));
     parts_.clear();
+    packed_parts_.clear();
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
         for (uint32_t r = sequence.n_blocks; r; --r) {
             const Block &row = *sequence.blocks[r - 1];
             if (row.first_token + row.capacity_tokens <= sequence.n_history)
                 break;
-            if (row.first_token >= sequence.n_history + sequence.n_new || row.is_packed_on_append)
+            if (row.first_token >= sequence.n_history + sequence.n_new)
                 continue;
-            if (!parts_.push(part_of(sequence, row)))
+            Array<BlockPart> &parts = row.is_packed_on_append ? packed_parts_ : parts_;
+            if (!parts.push(part_of(sequence, row)))
                 return fail(LK_E_NOMEM, "no memory for the rows of a batch of %u tokens",
                             batch.n_tokens);
         }
@@ -96,8 +98,13 @@ lk_status CpuCacheDevice::append(const AppendArgs &args) {
         return LK_OK;
     const uint32_t n_heads = args.layer.n_kv_heads;
     const auto n_parts = static_cast<uint32_t>(parts_.size());
-    return engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t index, uint32_t) {
+    LK_TRY(engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t index, uint32_t) {
         store_part(args, layout_.formats, parts_[index / n_heads], index % n_heads);
+    }));
+    const auto n_packed = static_cast<uint32_t>(packed_parts_.size());
+    return engine_.pool.parallel_for(2 * n_packed * n_heads, [&](uint32_t index, uint32_t) {
+        pack_part(args, layout_.formats, packed_parts_[index / 2 / n_heads], index / 2 % n_heads,
+                  index % 2);
     });
 }
 

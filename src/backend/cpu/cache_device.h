@@ -59,6 +59,7 @@ class CpuCacheDevice final : public CacheDevice {
         : engine_(*engine),
           layout_(layout),
           parts_(engine->allocator),
+          packed_parts_(engine->allocator),
           query_sums_(engine->allocator) {}
     ~CpuCacheDevice() override { pthread_mutex_destroy(&report_mutex_); }
 
@@ -97,7 +98,8 @@ class CpuCacheDevice final : public CacheDevice {
     Engine &engine_;
     const CacheLayout layout_;
     Batch batch_{};
-    Array<BlockPart> parts_;  // of the batch
+    Array<BlockPart> parts_;         // of the batch, in 16-bit blocks
+    Array<BlockPart> packed_parts_;  // in blocks that are packed on append
     Array<uint64_t> query_sums_;
     mutable pthread_mutex_t report_mutex_ = PTHREAD_MUTEX_INITIALIZER;
     DataReport report_{};

@@ -143,6 +143,15 @@ void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPa
     }
 }
 
+void pack_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
+               uint32_t kv_head, bool is_value) {
+    const PackItem item =
+        staged_page(args, classes, part.block->entries[args.first_entry + kv_head], kv_head,
+                    part.first_staged, is_value);
+    if (!is_ranked_by_queries(item))
+        pack_item(item, nullptr);
+}
+
 void pack_item(const PackItem &item, uint16_t *values) {
     const PageLayout &layout = item.target->layout;
     PageValues source = {reinterpret_cast<const uint16_t *>(item.source), layout.head_dim};

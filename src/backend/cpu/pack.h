@@ -20,18 +20,22 @@ constexpr uint64_t bad_code(uint64_t token, uint64_t n_heads, uint64_t head, uin
 }
 void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad);
 
-// The new tokens of a sequence that one 16-bit block holds.
+// The new tokens of a sequence that one block holds.
 struct BlockPart {
     const Block *block;
     uint32_t first_staged;  // of the batch
     uint32_t token_in_block;
     uint32_t n_tokens;
 };
-// Copy those of one head from the staging area to the block.
+// Copy those of one head from the staging area to a 16-bit block.
 void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
                 uint32_t kv_head);
 
-// values: scratch of kPageValues.
+// Pack its keys or values, which fill the block, from there; not keys that are ranked by queries.
+void pack_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
+               uint32_t kv_head, bool is_value);
+
+// values: scratch of kPageValues; staged pages need none.
 void pack_item(const PackItem &item, uint16_t *values);
 void dequantize_item(const DequantizeItem &item, uint16_t *values);
 void move_item(const MoveItem &item);

@@ -65,7 +65,8 @@ CudaCache::CudaCache(const Allocator &allocator, int device, const CacheLayout &
       layout_(layout),
       transfer_(allocator),
       rules_(allocator),
-      state_(allocator) {}
+      state_(allocator),
+      append_tables_(allocator) {}
 
 // The host may have destroyed its stream by now, so the device is waited for.
 CudaCache::~CudaCache() {
@@ -135,6 +136,7 @@ lk_status CudaCache::open_work() {
     }
     slots_bytes = std::min(slots_bytes, layout_.max_step_tokens * kTokenSlotsBytes);
     const uint64_t n_counters = state_.splits().n_counters();
+    LK_TRY(append_tables_.open(layout_, &upload_));
     LK_TRY(jobs_.open(&upload_));
     LK_TRY(query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums"));
     LK_TRY(partials_.open(&upload_, floats * sizeof(float), "the splits of attention"));
@@ -156,8 +158,9 @@ void CudaCache::fill_view() {
 }
 
 uint64_t CudaCache::fixed_bytes() const {
-    return state_.fixed_bytes() + templates_.bytes() + jobs_.bytes() + counters_.bytes() +
-           partials_.bytes() + slots_.bytes() + sums_.bytes() + query_stats_cell_.bytes();
+    return state_.fixed_bytes() + templates_.bytes() + append_tables_.bytes() + jobs_.bytes() +
+           counters_.bytes() + partials_.bytes() + slots_.bytes() + sums_.bytes() +
+           query_stats_cell_.bytes();
 }
 
 void CudaCache::use(cudaStream_t stream) {
@@ -225,9 +228,12 @@ lk_status CudaCache::grow_sums(uint64_t n_bytes) {
 
 lk_status CudaCache::begin(const Batch &batch) {
     const DeviceScope scope(device_);
+    unstaged_ = {};
     lk_status status = grow_sums(batch.query_stat_bytes);
     if (!status)
         status = state_.begin(batch);
+    if (!status)
+        status = append_tables_.put(state_.new_blocks());
     return status ? status : upload_.turn();
 }
 
@@ -262,10 +268,23 @@ LayerArg CudaCache::layer_arg(uint32_t index) const {
 lk_status CudaCache::append(const AppendArgs &args) {
     const DeviceScope scope(device_);
     const gpu::StepShape &shape = state_.shape();
-    const cudaError_t error =
-        launch_append(view_, layer_arg(args.layer_index), tensor_arg(args.k), tensor_arg(args.v),
-                      staging_arg(args.staging), shape.n_sequences, shape.n_tokens, stream_);
-    return checked(error, "appending a layer's tokens");
+    const LayerArg layer = layer_arg(args.layer_index);
+    const TensorArg k = tensor_arg(args.k);
+    const TensorArg v = tensor_arg(args.v);
+    const bool is_staged = must_stage(args.layer_index);
+    const StagingArg staging = is_staged ? staging_arg(args.staging) : StagingArg{};
+    unstaged_ = {!is_staged, args.layer_index, k, v};
+    AppendPages pages{};
+    append_tables_.fill(&pages);
+    if (!pages.n_blocks)
+        return checked(
+            launch_append(view_, layer, k, v, staging, shape.n_sequences, shape.n_tokens, stream_),
+            "appending a layer's tokens");
+    pages.tokens = new_tokens(view_, layer, k, v, staging, shape.n_sequences, shape.n_tokens);
+    cudaError_t error = launch_append_runs(pages, stream_);
+    if (!error)
+        error = launch_append_pages(pages, stream_);
+    return checked(error, "appending and packing a layer's tokens");
 }
 
 lk_status CudaCache::attend(const AttendArgs &args) {
@@ -311,7 +330,8 @@ cudaError_t CudaCache::prefill(const AttendArgs &args) {
     tile.lse = args.lse;
     tile.lse_token_stride = args.lse_token_stride;
     tile.lse_head_stride = args.lse_head_stride;
-    tile.staging = staging_arg(args.staging);
+    if (!unstaged_.exists || unstaged_.layer != args.layer_index)
+        tile.staging = staging_arg(args.staging);
     tile.n_sequences = shape.n_sequences;
     tile.n_tokens = shape.n_tokens;
     tile.max_new = shape.max_new;
@@ -331,6 +351,16 @@ bool CudaCache::is_long(uint32_t layer) const {
            (rules_.is_raw(layer) || n_columns >= kLongColumns);
 }
 
+// Attention of a long step can read the host's tensors, which stay until then. A layer that reads
+// these keys and values may come later, and keys that are ranked by queries are packed later.
+bool CudaCache::must_stage(uint32_t layer) const {
+    bool is_shared = false;
+    for (uint32_t l = 0; l < layout_.n_layers; ++l)
+        is_shared =
+            is_shared || (l != layer && layout_.first_entries[l] == layout_.first_entries[layer]);
+    return !is_long(layer) || is_shared || layout_.n_ranked_channels;
+}
+
 LongStep CudaCache::long_step(uint32_t layer) const {
     const gpu::StepShape &shape = state_.shape();
     LongStep step{};
@@ -340,6 +370,8 @@ LongStep CudaCache::long_step(uint32_t layer) const {
     step.n_staged_pages = long_staged_pages(shape.max_staged);
     step.slots = at<uint8_t>(slots_.address());
     step.slots_bytes = slots_.bytes();
+    step.k = unstaged_.k;
+    step.v = unstaged_.v;
     return step;
 }
 

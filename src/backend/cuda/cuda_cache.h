@@ -4,6 +4,7 @@
 #ifndef LK_BACKEND_CUDA_CUDA_CACHE_H
 #define LK_BACKEND_CUDA_CUDA_CACHE_H
 
+#include "backend/cuda/append_tables.h"
 #include "backend/cuda/decode_rules.h"
 #include "backend/cuda/kv_tile_templates.h"
 #include "backend/cuda/mapped_report.h"
@@ -63,6 +64,7 @@ class CudaCache final : public CacheDevice {
     cudaError_t decode(const AttendArgs &args);
     cudaError_t prefill(const AttendArgs &args);
     bool is_long(uint32_t layer) const;
+    bool must_stage(uint32_t layer) const;
     LongStep long_step(uint32_t layer) const;
     cudaError_t score_attention(const AttendArgs &args, const ChunkAttention &request);
 
@@ -83,6 +85,14 @@ class CudaCache final : public CacheDevice {
     StepView view_{};
 
     KvTileTemplates templates_;
+    AppendTables append_tables_;
+    // The layer whose new tokens are read from the host's tensors.
+    struct {
+        bool exists;
+        uint32_t layer;
+        TensorArg k;
+        TensorArg v;
+    } unstaged_{};
     gpu::JobList jobs_;
     gpu::Table counters_;  // of decode
     gpu::Table partials_;  // of one launch of attention

@@ -59,6 +59,7 @@ lk_status DeviceState::begin(const Batch &batch) {
     const uint32_t serial = serial_ + 1;
     LK_TRY(step_.fill(batch, serial, blocks_changed_));
     splits_changed_ = splits_.plan(batch, blocks_changed_) || splits_changed_;
+    LK_TRY(new_blocks_.fill(batch));
     LK_TRY(faults_.begin(batch, serial));
     LK_TRY(blocks_.send());
     LK_TRY(step_.send(splits_changed_ ? &splits_ : nullptr));

@@ -9,6 +9,7 @@
 #include "backend/gpu/cache_tables.h"
 #include "backend/gpu/fault_log.h"
 #include "backend/gpu/jobs.h"
+#include "backend/gpu/new_blocks.h"
 #include "backend/gpu/split.h"
 #include "backend/gpu/step_tables.h"
 
@@ -33,7 +34,8 @@ class DeviceState {
           blocks_(allocator),
           step_(allocator),
           splits_(allocator),
-          faults_(allocator) {}
+          faults_(allocator),
+          new_blocks_(allocator) {}
 
     // All that is passed lives as long. The constants are put to the device.
     lk_status open(const CacheLayout &layout, const SplitRules &rules, TableMemory *memory,
@@ -50,6 +52,7 @@ class DeviceState {
     const CacheTables &constants() const { return tables_; }
     StepAddresses addresses() const { return step_.addresses(); }
     const StepShape &shape() const { return shape_; }
+    NewBlocks &new_blocks() { return new_blocks_; }  // of the step
     const Splits &splits() const { return splits_; }
     uint64_t fixed_bytes() const { return tables_.bytes() + step_.bytes(); }
 
@@ -59,6 +62,7 @@ class DeviceState {
     StepTables step_;
     Splits splits_;
     FaultLog faults_;
+    NewBlocks new_blocks_;
     StepShape shape_{};
     uint32_t serial_ = 0;
     bool blocks_changed_ = true;  // since the last begin(): blocks came, went or have other entries

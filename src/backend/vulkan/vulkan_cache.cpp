@@ -199,10 +199,13 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     push.n_sequences = shape.n_sequences;
     push.n_tokens = shape.n_tokens;
     push.token_step = append_step(layer, shape.n_tokens, device_.traits().n_cores);
-    return run(next_append(), [&](const Recorder &recorder) {
+    LK_TRY(run(next_append(), [&](const Recorder &recorder) {
         record_append(recorder, args, push);
         return LK_OK;
-    });
+    }));
+    const Array<PackItem> *pages = nullptr;
+    LK_TRY(state_.new_blocks().list_pages(layout_, args, &pages));
+    return pages->empty() ? LK_OK : pack(pages->data(), static_cast<uint32_t>(pages->size()));
 }
 
 void VulkanCache::record_append(const Recorder &recorder, const AppendArgs &args,

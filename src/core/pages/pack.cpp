@@ -186,30 +186,6 @@ lk_status pack_block(lk_cache *cache, Sequence *sequence, uint64_t index) {
     return status ? status : cache->stat_queue.flush();
 }
 
-lk_status pack_block_on_append(lk_cache *cache, uint32_t layer, const StepSequence &member,
-                               const CacheBlock &block) {
-    const LayerInfo &info = cache->formats.layers[layer];
-    const Staging staging = staging_of(cache, layer);
-    const uint64_t token = member.first_new + (block.first_token - member.sequence->length);
-    for (uint32_t head = 0; head < info.view.n_kv_heads; ++head) {
-        const PageEntry &entry = block.entries[info.first_entry + head];
-        const EntryInfo &rules = cache->formats.entries[info.first_entry + head];
-        const uint64_t at = (uint64_t{head} * staging.n_tokens + token) * info.view.head_dim;
-        if (cache->work.packs.size() + 2 > kBatch) {
-            const lk_status status = flush_packs(cache);
-            if (status)
-                return status;
-        }
-        if (!rules.ranks_by_queries)
-            cache->work.packs.push({&cache->formats[entry.key_format], entry.key_payload,
-                                    entry.key_metadata, nullptr, address_of(staging.k + at), 0});
-        cache->work.packs.push({&cache->formats[entry.value_format], entry.value_payload,
-                                entry.value_metadata, nullptr, address_of(staging.v + at), 0});
-        cache->statistics.counts.pages_packed += n_packing(rules);
-    }
-    return LK_OK;
-}
-
 }  // namespace
 
 lk_status pack_due_blocks(lk_cache *cache, Sequence *sequence) {
@@ -238,17 +214,15 @@ lk_status pack_block_as(lk_cache *cache, Sequence *sequence, uint64_t index,
     return pack_in_place(cache, sequence, index);
 }
 
-lk_status pack_on_append(lk_cache *cache, uint32_t layer) {
+void count_packed_on_append(lk_cache *cache, uint32_t layer) {
+    const LayerInfo &info = cache->formats.layers[layer];
+    uint64_t n_pages = 0;  // of a block
+    for (uint32_t head = 0; head < info.view.n_kv_heads; ++head)
+        n_pages += n_packing(cache->formats.entries[info.first_entry + head]);
     for (const StepSequence &member : cache->step.sequences)
-        for (size_t r = member.n_blocks_before; r < member.sequence->block_table.size(); ++r) {
-            const CacheBlock &block = *member.sequence->block(r);
-            if (!block.is_packed_on_append)
-                continue;
-            const lk_status status = pack_block_on_append(cache, layer, member, block);
-            if (status)
-                return status;
-        }
-    return flush_packs(cache);
+        for (size_t r = member.n_blocks_before; r < member.sequence->block_table.size(); ++r)
+            if (member.sequence->block(r)->is_packed_on_append)
+                cache->statistics.counts.pages_packed += n_pages;
 }
 
 }  // namespace lk

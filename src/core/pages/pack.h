@@ -19,9 +19,8 @@ lk_status pack_due_blocks(lk_cache *cache, Sequence *sequence);
 // bits the next call packs.
 lk_status pack_block_as(lk_cache *cache, Sequence *sequence, uint64_t index,
                         lk_chunk_class chunk_class);
-// Pack a layer's new blocks that a long step writes packed, from the staging area; keys that are
-// ranked by queries come with sum_layer().
-lk_status pack_on_append(lk_cache *cache, uint32_t layer);
+// Count a layer's pages in the blocks that the step packs on append.
+void count_packed_on_append(lk_cache *cache, uint32_t layer);
 
 }  // namespace lk
 

@@ -32,7 +32,7 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
     step.last_layer = kNoLayer;  // its staged tokens are overwritten from here on
     LK_TRY(cache->device->append(args));
     LK_TRY(find_fault(cache));
-    LK_TRY(pack_on_append(cache, layer));
+    count_packed_on_append(cache, layer);
     if (captured_calls)
         *captured_calls |= kCapturedAppend;
     step.layers[layer] = kHasKeys;
