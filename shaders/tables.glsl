@@ -171,7 +171,8 @@ struct SequenceInfo {
     uint first_new;    // of the batch
     bool new_in_blocks;  // false: attention reads the new tokens from the staging area
     bool has_tree;     // ancestors and positions are set; else new token i follows i - 1
-    bool has_spans;  // positions are set to those of the last tokens that new ones attend to
+    uint has_spans;  // positions are set to those of the last tokens that new ones attend to:
+                     // 1 = in layers with a window alone, 2 = in all
 };
 SequenceInfo load_sequence(StepTable step, uint index) {
     ConstQuads quads = ConstQuads(address_at(step.sequences, index, 48u));
@@ -179,7 +180,7 @@ SequenceInfo load_sequence(StepTable step, uint index) {
     const uvec4 b = quads.at[1];
     const uvec4 c = quads.at[2];
     return SequenceInfo(a.z, a.w, b.x, b.y, b.z, b.w, c.x != 0u, c.y != 0u,
-                        c.z != 0u);
+                        c.z);
 }
 
 uvec2 load_ancestors(StepTable step, uint token) { return ConstPairs(step.ancestors).at[token]; }

@@ -161,8 +161,9 @@ __device__ inline void cut_pages(const TileArgs &args, uint32_t begin, uint64_t 
 // Position of the last token that new token `token` attends to; without a tree.
 __device__ inline uint32_t find_reach(const TileArgs &args, const SequenceInfo &sequence,
                                       uint32_t token) {
-    return sequence.has_spans ? args.step.positions[sequence.first_new + token]
-                              : sequence.n_history + token;
+    return sequence.has_spans >= (args.layer.window_tokens ? 1u : 2u)
+               ? args.step.positions[sequence.first_new + token]
+               : sequence.n_history + token;
 }
 
 // All but the split. False when the tile has no columns.

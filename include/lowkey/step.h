@@ -64,6 +64,9 @@ LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t 
                                const lk_sequence *ids, const uint32_t *n_tokens,
                                const int32_t *parent);
 
+/* A flag of lk_step_begin_spans(). */
+#define LK_SPANS_WINDOWED 1u
+
 /* Open a step in which spans of new tokens see each other both ways, as the tokens of an image do
  * in Gemma 3. A token of a span attends to the committed tokens, to the new tokens before the span
  * and to all tokens of its span. Other tokens attend as lk_step_begin() says, and all positions
@@ -73,14 +76,16 @@ LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t 
  *          counted in the sequence's new tokens. In the order of sequences and tokens, without
  *          overlap. Copied
  * n_spans  0: the step is that of lk_step_begin() without a draft tree
+ * flags    LK_SPANS_WINDOWED: the layers with a sliding window have the spans, as in Gemma 4; the
+ *          others attend as lk_step_begin() says. 0: all layers have them, as in Gemma 3
  *
  * The sliding window of a layer begins where it does without spans.
  *
- * Errors: as lk_step_begin(), LK_E_ARGUMENT (a span that is empty, ends after its sequence's new
- * tokens, or begins before the end of the one before it). */
+ * Errors: as lk_step_begin(), LK_E_ARGUMENT (an unknown flag; a span that is empty, ends after its
+ * sequence's new tokens, or begins before the end of the one before it). */
 LK_API lk_status lk_step_begin_spans(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
                                      const lk_sequence *ids, const uint32_t *n_tokens,
-                                     const uint32_t *spans, uint32_t n_spans);
+                                     const uint32_t *spans, uint32_t n_spans, uint32_t flags);
 
 /* Change the queue of the open step: later calls of the step put their work there. For a host on
  * Vulkan that records a model's step into several command buffers and submits some of them before

@@ -122,7 +122,8 @@ Mask find_work_tile(uint sequence, uint kv_head) {
 
 // Position of the last token that new token `token` attends to; without a tree.
 uint find_reach(Mask mask, uint token) {
-    return mask.sequence.has_spans ? load_position(mask.step, mask.sequence.first_new + token)
+    return mask.sequence.has_spans >= (mask.layer.window_tokens != 0u ? 1u : 2u)
+               ? load_position(mask.step, mask.sequence.first_new + token)
                                    : mask.sequence.n_history + token;
 }
 

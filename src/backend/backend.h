@@ -241,7 +241,12 @@ struct BatchSequence {
     // [n_new] or null, without a parent: the last new token that each attends to, itself or a later
     // one of its span. Ascending.
     const uint32_t *reach = nullptr;
+    bool reach_is_windowed = false;  // in layers with a window alone; others are causal
 };
+// The reach of a sequence's new tokens in a layer, or null.
+inline const uint32_t *layer_reach(const LayerView &layer, const BatchSequence &sequence) {
+    return layer.window_tokens || !sequence.reach_is_windowed ? sequence.reach : nullptr;
+}
 struct Batch {
     const BatchSequence *sequences;
     uint32_t n_sequences;

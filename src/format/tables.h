@@ -90,7 +90,8 @@ struct alignas(16) SequenceInfo {
     uint32_t first_new;      // of the batch
     uint32_t new_in_blocks;  // 0: attention reads the new tokens from the staging area
     uint32_t has_tree;       // ancestors and positions are set; else new token i follows i - 1
-    // Positions are set to those of the last token that each new token attends to; without a tree.
+    // Positions are set to those of the last token that each new token attends to, without a tree:
+    // 1 = in layers with a window alone, 2 = in all.
     uint32_t has_spans;
     uint32_t reserved;
 };

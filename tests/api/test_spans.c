@@ -16,6 +16,8 @@
 // rounds weights.
 #define MOST 2e-2f
 
+static uint32_t g_flags;  // of the steps of a case
+
 typedef struct span {
     uint32_t first, end;
 } span;
@@ -42,7 +44,8 @@ static uint32_t reach_of(uint32_t token) {
 }
 
 static int is_visible(uint32_t query, uint32_t key, uint32_t window) {
-    return key <= reach_of(query) && (!window || key + window > query);
+    const int has_spans = window || g_flags != LK_SPANS_WINDOWED;
+    return key <= (has_spans ? reach_of(query) : query) && (!window || key + window > query);
 }
 
 // out [n][WIDTH] of a layer.
@@ -98,7 +101,7 @@ static void step(rig *r, lk_sequence id, uint32_t first, uint32_t end, float *ou
     rig_token tokens[MAX_TOKENS];
     for (uint32_t t = 0; t < n; ++t)
         tokens[t] = (rig_token){1, first + t};
-    rig_is_ok(lk_step_begin_spans(r->cache, r->device->queue, 1, &id, &n, spans, n_spans));
+    rig_is_ok(lk_step_begin_spans(r->cache, r->device->queue, 1, &id, &n, spans, n_spans, g_flags));
     memset(spans, 255, sizeof spans);  // they were copied
     rig_is_ok(rig_layers(r, tokens, n, out));
     rig_is_ok(lk_step_commit(r->cache, NULL));
@@ -111,6 +114,7 @@ static void tokens_of_spans_see_each_other(void **unused) {
     for (uint32_t window = 0; window <= WINDOW; window += WINDOW)
         for (size_t i = 0; i < sizeof kCuts / sizeof *kCuts; ++i) {
             rig r;
+            g_flags = i % 2 ? LK_SPANS_WINDOWED : 0;
             open_model(&r, window);
             double *wanted = malloc(160 * WIDTH * sizeof *wanted);
             float *found = malloc((size_t)160 * 2 * WIDTH * sizeof *found);
@@ -150,10 +154,10 @@ static void sequences_without_spans_stay(void **unused) {
     rig_is_ok(lk_sequence_add(r.cache, &ids[1]));
     for (uint32_t t = 0; t < 16; ++t)
         tokens[t] = (rig_token){t < 9, t < 9 ? t : t - 9};
-    rig_is_ok(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, spans, 1));
+    rig_is_ok(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, spans, 1, 0));
     rig_is_ok(rig_layers(&r, tokens, 16, together));
     rig_is_ok(lk_step_discard(r.cache));
-    rig_is_ok(lk_step_begin_spans(r.cache, r.device->queue, 1, ids + 1, counts + 1, NULL, 0));
+    rig_is_ok(lk_step_begin_spans(r.cache, r.device->queue, 1, ids + 1, counts + 1, NULL, 0, 0));
     rig_is_ok(rig_layers(&r, tokens + 9, 7, alone));
     rig_is_ok(lk_step_discard(r.cache));
     assert_true(rig_distance(alone, together + 9 * 2 * WIDTH, 7 * 2 * WIDTH) <= rig_tolerance());
@@ -194,16 +198,19 @@ static void wrong_spans_are_refused(void **unused) {
                   {2, {1, 0, 2, 0, 0, 41}, "span 1 has tokens 0 to 41"}};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
         assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts,
-                                             faults[i].spans, faults[i].n),
+                                             faults[i].spans, faults[i].n, 0),
                          LK_E_ARGUMENT);
         rig_sentence(faults[i].text);
     }
-    assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, NULL, 1),
+    assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, NULL, 1, 0),
                      LK_E_ARGUMENT);
     rig_sentence("spans is NULL");
+    assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, NULL, 0, 2),
+                     LK_E_ARGUMENT);
+    rig_sentence("flags is 0x2");
     const uint32_t spans[] = {0, 0, 40, 1, 9, 10};
-    rig_is_ok(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, spans, 2));
-    assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, spans, 2),
+    rig_is_ok(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, spans, 2, 0));
+    assert_int_equal(lk_step_begin_spans(r.cache, r.device->queue, 2, ids, counts, spans, 2, 0),
                      LK_E_STATE);
     const lk_status replayed = lk_step_replay(r.cache);
     assert_int_equal(replayed, LK_E_UNSUPPORTED);

@@ -168,7 +168,7 @@ DeviceBatch::DeviceBatch(const StepView &view) {
                              info.n_history, info.n_new, info.first_new,
                              static_cast<int32_t>(info.new_in_blocks),
                              info.has_tree ? parents[s].data() : nullptr,
-                             info.has_spans ? reaches[s].data() : nullptr});
+                             info.has_spans ? reaches[s].data() : nullptr, info.has_spans == 1});
     }
     batch = {sequences.data(), n, view.header->n_tokens};
 }

@@ -159,6 +159,7 @@ class Pair {
     lk_context *contexts_[2];
     std::vector<std::unique_ptr<LayerBuffers>> buffers_;
     std::vector<uint32_t> spans_;  // of the next begin of both sides
+    uint32_t span_flags_ = 0;
 };
 
 Pair::Pair(uint32_t seed, bool ranks_by_queries) : state_(seed) {
@@ -252,7 +253,7 @@ lk_status Pair::begin(int side, const Ids &of, const Counts &counts, const int32
     return spans_.empty()
                ? lk_step_begin(caches[side], own, n, of.data(), counts.data(), parent)
                : lk_step_begin_spans(caches[side], own, n, of.data(), counts.data(), spans_.data(),
-                                     static_cast<uint32_t>(spans_.size() / 3));
+                                     static_cast<uint32_t>(spans_.size() / 3), span_flags_);
 }
 
 lk_tensor Pair::tensor(int side, const Buffer &buffer, uint32_t n_heads, uint32_t head_dim) const {
@@ -313,6 +314,7 @@ void Pair::step_with_spans(const Ids &of, const Counts &counts) {
             spans_.insert(spans_.end(), {s, first, end});
             end += below(3);
         }
+    span_flags_ = below(2) ? LK_SPANS_WINDOWED : 0;
     step(of, counts);
     spans_.clear();
 }
@@ -470,7 +472,8 @@ void test_spans(void **) {
         const uint32_t n = 4;
         const uint32_t spans[] = {0, 1, 3};
         pair.fill(n);
-        assert_ok(lk_step_begin_spans(pair.caches[1], &pair.queue, 1, &pair.ids[0], &n, spans, 1));
+        assert_ok(
+            lk_step_begin_spans(pair.caches[1], &pair.queue, 1, &pair.ids[0], &n, spans, 1, 0));
         fake_capture(true);
         assert_int_equal(pair.run_layers(1), LK_E_UNSUPPORTED);
         fake_capture(false);

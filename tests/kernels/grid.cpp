@@ -393,6 +393,7 @@ std::vector<Case> span_cases() {
             c.n_sequences = next_of({1, 3}, turns + 5);
             c.tail_tokens = next_of({5, 0, 131}, turns + 6);
             c.sinks = next_of({0, 0, 1}, turns + 7);
+            c.windowed_spans = turns[0] % 4 == 1;
             c.n_kv_heads = n_new > LK_DRAFT_TOKENS ? 1 : 2;
             all.push_back(c);
         }

@@ -44,7 +44,8 @@ struct Case {
     uint32_t centers = 0;  // the pages hold keys less their centers
     uint32_t scales = 0;   // and divided by their scales
     uint32_t tree = 0;
-    uint32_t spans = 0;  // new tokens that see each other both ways, up to so many
+    uint32_t spans = 0;           // new tokens that see each other both ways, up to so many
+    uint32_t windowed_spans = 0;  // in layers with a window alone
     lk_dtype dtype = LK_F32;
     uint32_t n_sequences = 1;
     uint32_t spread = 0;  // tensors with odd strides that begin at an odd element

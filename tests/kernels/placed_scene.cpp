@@ -107,6 +107,7 @@ void PlacedScene::describe_cache() {
 }
 
 bool PlacedScene::open_cache() {
+    const Case &c = scene_.parameters();
     describe_cache();
     if (device_.backend->cache_open(layout_, &cache_) != LK_OK ||
         cache_->set_queue(device_.memory->queue()) != LK_OK)
@@ -121,7 +122,8 @@ bool PlacedScene::open_cache() {
         batch_.push_back({pointers_[i].data(), n_blocks, n_blocks, i + 1, sequence.n_history,
                           sequence.n_new, sequence.first_new, sequence.is_draft() ? 1 : 0,
                           sequence.parent.empty() ? nullptr : sequence.parent.data(),
-                          sequence.reach.empty() ? nullptr : sequence.reach.data()});
+                          sequence.reach.empty() ? nullptr : sequence.reach.data(),
+                          c.windowed_spans != 0});
     }
     return cache_->begin({batch_.data(), layout_.max_sequences, scene_.n_tokens()}) == LK_OK;
 }

@@ -24,7 +24,8 @@ std::string describe(const Case &c) {
                   c.tree, c.dtype, c.n_sequences, c.spread, c.has_lse);
     return text + std::string(c.ordered ? " ordered" : "") + (c.stepped ? " stepped" : "") +
            (c.wider ? " wider" : "") + (c.mixed ? " mixed" : "") +
-           (c.spans ? " spans " + std::to_string(c.spans) : "");
+           (c.spans ? " spans " + std::to_string(c.spans) : "") +
+           (c.windowed_spans ? " in windows" : "");
 }
 
 PageLayout packed_shape(const Case &c, Side side) {

@@ -546,37 +546,6 @@ float Machine::value(float scale) {
     return scale * (static_cast<float>(static_cast<int32_t>(noise_ >> 40)) / 8388608.0f - 1.0f);
 }
 
-uint32_t Machine::choose_count(const Live &live) {
-    uint32_t n = 1;
-    if (choices_.one_in(3))
-        n = 1 + choices_.below(12);
-    if (choices_.one_in(24))
-        n = LK_DRAFT_TOKENS + 1 + choices_.below(80);
-    const auto left = static_cast<uint32_t>(
-        options_.most_tokens > live.tokens.length ? options_.most_tokens - live.tokens.length : 0);
-    return n < left ? n : left;
-}
-
-void Machine::fill_new_tokens(uint32_t n, NewTokens *part) {
-    part->fresh.n = n;
-    part->fresh.heads.resize(model_->n_entries());
-    for (uint32_t l = 0; l < layers_.size(); ++l) {
-        const lk_layer &layer = layers_[l];
-        std::vector<float> queries(size_t{n} * layer.n_query_heads * layer.head_dim);
-        for (float &q : queries)
-            q = value(1);
-        if (choices_.one_in(40)) {
-            constexpr float kSpoils[] = {NAN, INFINITY, -INFINITY, 1e16f, -3e38f};
-            queries[choices_.below(static_cast<uint32_t>(queries.size()))] =
-                kSpoils[choices_.below(5)];
-        }
-        part->queries.push_back(std::move(queries));
-    }
-    if (n > 1 && n <= LK_DRAFT_TOKENS && choices_.one_in(4))
-        for (uint32_t i = 0; i < n; ++i)
-            part->fresh.parent.push_back(static_cast<int32_t>(choices_.below(i + 1)) - 1);
-}
-
 lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewTokens> *parts,
                              bool *right) {
     const lk_layer &own = layers_[layer];
@@ -635,28 +604,6 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
     return status;
 }
 
-// The first steps of a cache with a full budget are those of a chosen seed.
-std::vector<uint32_t> Machine::choose_spans(std::vector<NewTokens> *parts) {
-    std::vector<uint32_t> spans;
-    if (options_.is_full || !choices_.has_more() || !choices_.one_in(5))
-        return spans;
-    for (uint32_t s = 0; s < parts->size(); ++s) {
-        Fresh &fresh = (*parts)[s].fresh;
-        for (uint32_t end = choices_.below(4); end < fresh.n;) {
-            const uint32_t first = end;
-            end = std::min(first + 1 + choices_.below(30), fresh.n);
-            spans.insert(spans.end(), {s, first, end});
-            fresh.reach.resize(fresh.n);
-            for (uint32_t i = first; i < end; ++i)
-                fresh.reach[i] = end - 1;
-            end += choices_.below(3);
-        }
-        for (uint32_t i = 0; i < fresh.reach.size(); ++i)
-            fresh.reach[i] = std::max(fresh.reach[i], i);
-    }
-    return spans;
-}
-
 bool Machine::step() {
     std::vector<NewTokens> parts;
     std::vector<lk_sequence> ids;
@@ -692,13 +639,15 @@ bool Machine::step() {
     ++counts_.operations;
     const auto n = static_cast<uint32_t>(ids.size());
     spoken_for_ = ids;
-    const std::vector<uint32_t> spans = has_tree ? std::vector<uint32_t>() : choose_spans(&parts);
+    uint32_t flags = 0;
+    const std::vector<uint32_t> spans =
+        has_tree ? std::vector<uint32_t>() : choose_spans(&parts, &flags);
     const lk_status begun =
         spans.empty()
             ? lk_step_begin(cache_, options_.device->queue, n, ids.data(), counts.data(),
                             has_tree ? parents.data() : nullptr)
             : lk_step_begin_spans(cache_, options_.device->queue, n, ids.data(), counts.data(),
-                                  spans.data(), static_cast<uint32_t>(spans.size() / 3));
+                                  spans.data(), static_cast<uint32_t>(spans.size() / 3), flags);
     if (!drop_evicted(ids))
         return false;
     if (begun == LK_E_BUDGET) {

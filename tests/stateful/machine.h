@@ -141,7 +141,7 @@ class Machine {
     bool change_budget();
     bool misuse();
     bool step();
-    std::vector<uint32_t> choose_spans(std::vector<NewTokens> *parts);
+    std::vector<uint32_t> choose_spans(std::vector<NewTokens> *parts, uint32_t *flags);
     bool commit(std::vector<NewTokens> *parts);
     std::vector<uint32_t> choose_kept(const Fresh &fresh, bool takes_paths);
     uint32_t choose_count(const Live &live);

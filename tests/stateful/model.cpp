@@ -329,7 +329,8 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
     const uint32_t e = first_entries_[layer] + query_head / (own.n_query_heads / own.n_kv_heads);
     // The new tokens visible to it, and how many come before it in its branch.
     std::vector<uint32_t> seen;
-    for (uint32_t i = fresh.reach.empty() ? 0 : fresh.reach[t] - t; i; --i)
+    const bool reaches = !fresh.reach.empty() && (own.window_tokens || !fresh.reach_is_windowed);
+    for (uint32_t i = reaches ? fresh.reach[t] - t : 0; i; --i)
         seen.push_back(t + i);
     const size_t n_after = seen.size();
     for (int64_t at = t; at >= 0;) {

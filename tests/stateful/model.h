@@ -79,7 +79,8 @@ bool is_spoiled(const float *query, uint32_t head_dim);
 struct Fresh {
     std::vector<std::vector<Token>> heads;  // [entry][token]
     std::vector<int32_t> parent;            // empty = a chain
-    std::vector<uint32_t> reach;  // of a chain with spans: the last new token that each sees
+    std::vector<uint32_t> reach;            // of a chain with spans: as BatchSequence has it
+    bool reach_is_windowed = false;         // in layers with a window alone
     uint32_t n = 0;
 };
 

@@ -10,9 +10,10 @@ static lk_status lkgo_begin(lk_cache *cache, lkgo_queue queue, uint32_t n, const
 }
 
 static lk_status lkgo_begin_spans(lk_cache *cache, lkgo_queue queue, uint32_t n, const lk_sequence *ids,
-                                  const uint32_t *n_tokens, const uint32_t *spans, uint32_t n_spans) {
+                                  const uint32_t *n_tokens, const uint32_t *spans, uint32_t n_spans,
+                                  uint32_t flags) {
     lk_queue made;
-    return lk_step_begin_spans(cache, lkgo_queue_of(queue, &made), n, ids, n_tokens, spans, n_spans);
+    return lk_step_begin_spans(cache, lkgo_queue_of(queue, &made), n, ids, n_tokens, spans, n_spans, flags);
 }
 
 enum { LKGO_K, LKGO_V, LKGO_Q, LKGO_OUT, LKGO_LSE, LKGO_TENSORS };
@@ -102,6 +103,8 @@ type StepOptions struct {
 	// Spans are new tokens that see each other both ways, without a draft tree: the index of the
 	// sequence in the step, the first token and the end; see lk_step_begin_spans.
 	Spans [][3]uint32
+	// SpansInWindows: only layers with a sliding window have the spans.
+	SpansInWindows bool
 }
 
 // Step is an open step of a cache. It ends with Commit or Discard; after either, Discard does
@@ -135,8 +138,12 @@ func (c *Cache) Begin(options StepOptions, sequences ...NewTokens) (*Step, error
 	}
 	err := c.alone(func(ptr *C.lk_cache) C.lk_status {
 		if len(options.Spans) > 0 {
+			flags := C.uint32_t(0)
+			if options.SpansInWindows {
+				flags = C.LK_SPANS_WINDOWED
+			}
 			return C.lkgo_begin_spans(ptr, options.Queue.raw(), C.uint32_t(len(sequences)), &ids[0], &counts[0],
-				firstOf[C.uint32_t](options.Spans), C.uint32_t(len(options.Spans)))
+				firstOf[C.uint32_t](options.Spans), C.uint32_t(len(options.Spans)), flags)
 		}
 		return C.lkgo_begin(ptr, options.Queue.raw(), C.uint32_t(len(sequences)), &ids[0], &counts[0],
 			firstOf[C.int32_t](options.Parents))

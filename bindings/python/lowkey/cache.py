@@ -365,7 +365,7 @@ class Cache:
 
     def step(self, sequences: Sequence | Iterable[Sequence], n_tokens: int | Iterable[int], *,
              parents: Iterable[int] | None = None, spans: Iterable[tuple[int, int, int]] = (),
-             stream: Any = None) -> Step:
+             spans_in_windows: bool = False, stream: Any = None) -> Step:
         """Open a step of new tokens: see Step.
 
         sequences  a sequence, or several distinct sequences of this cache
@@ -374,6 +374,7 @@ class Cache:
                    tokens, or -1 for the last committed one. Default: each token follows the token before it
         spans      new tokens that see each other both ways, as those of an image in Gemma 3: (index of the sequence,
                    first token, end) each, in this order. Without parents
+        spans_in_windows  whether layers with a sliding window alone have the spans, as in Gemma 4
         stream     CUDA: a stream or its handle. Default: the current stream of PyTorch, else of CuPy, else the
                    legacy default stream
 
@@ -412,7 +413,8 @@ class Cache:
             pointer = self._handle.get()
             if ranges:
                 flat = (ctypes.c_uint32 * (3 * len(ranges)))(*(number for span in ranges for number in span))
-                status = self._lk.lk_step_begin_spans(pointer, queue, len(chosen), ids, numbers, flat, len(ranges))
+                status = self._lk.lk_step_begin_spans(pointer, queue, len(chosen), ids, numbers, flat, len(ranges),
+                                                      _abi.CONSTANTS['LK_SPANS_WINDOWED'] if spans_in_windows else 0)
             else:
                 status = self._lk.lk_step_begin(pointer, queue, len(chosen), ids, numbers, tree)
             self._calls.check(status)

@@ -109,6 +109,38 @@ def test_chunks_of_whole_images():
     assert apart(torch.cat(parts, 1), wanted) < 5e-3
 
 
+def make_gemma4():
+    """Without pixels: the types of tokens alone decide the masks."""
+    text = dict(COMMON, num_hidden_layers=4, head_dim=32, global_head_dim=64, sliding_window=WINDOW,
+                layer_types=['sliding_attention', 'full_attention'] * 2, num_kv_shared_layers=0,
+                vocab_size_per_layer_input=89, hidden_size_per_layer_input=8, use_bidirectional_attention='vision')
+    vision = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+                  num_key_value_heads=2, head_dim=16)
+    config = transformers.Gemma4Config(text_config=transformers.Gemma4TextConfig(**text),
+                                       vision_config=transformers.Gemma4VisionConfig(**vision), audio_config=None)
+    torch.manual_seed(2)
+    model = transformers.Gemma4ForConditionalGeneration._from_config(config, attn_implementation='eager').eval()
+    with torch.no_grad():
+        for label, weight in model.named_parameters():
+            if label.endswith(('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight')):
+                weight.normal_(0, 0.15)
+    return model
+
+
+def test_gemma4_has_spans_in_windows_alone():
+    model = make_gemma4()
+    torch.manual_seed(4)
+    ids = torch.randint(2, 70, (1, 60))
+    kinds = torch.zeros_like(ids)
+    kinds[:, 5:21] = kinds[:, 30:46] = 1
+    with torch.no_grad():
+        wanted = model(input_ids=ids, mm_token_type_ids=kinds, use_cache=False).logits
+        causal = model(input_ids=ids, mm_token_type_ids=torch.zeros_like(ids), use_cache=False).logits
+        with open_cache(model) as cache:
+            found = model(input_ids=ids, mm_token_type_ids=kinds, past_key_values=cache).logits
+    assert apart(found, wanted) < 5e-3 < apart(causal, wanted)
+
+
 def test_other_masks_are_refused():
     from lowkey.transformers.spans import Spans
     causal = torch.ones(1, 1, 6, 9, dtype=torch.bool).tril(3)

@@ -142,7 +142,9 @@ void fill_tree(const BatchSequence &sequence, uint64_t *positions, uint64_t *anc
     }
 }
 
-void fill_queries(const BatchSequence &sequence, const WorkItem &item, Queries *queries) {
+void fill_queries(const LayerView &layer, const BatchSequence &sequence, const WorkItem &item,
+                  Queries *queries) {
+    const uint32_t *reach = layer_reach(layer, sequence);
     uint64_t ancestors[kTreeTokens];
     if (sequence.parent)
         fill_tree(sequence, queries->tree_positions, ancestors);
@@ -151,7 +153,7 @@ void fill_queries(const BatchSequence &sequence, const WorkItem &item, Queries *
         const uint64_t position =
             sequence.parent ? queries->tree_positions[i] : sequence.n_history + i;
         queries->tokens[j] = {position, sequence.parent ? ancestors[i] : 0,
-                              sequence.reach ? sequence.n_history + sequence.reach[i] : position};
+                              reach ? sequence.n_history + reach[i] : position};
     }
 }
 
@@ -201,7 +203,7 @@ class Call {
         const BatchSequence &sequence = args_.sequences[item.sequence];
         const uint32_t head_dim = args_.layer.head_dim;
         Queries queries;
-        fill_queries(sequence, item, &queries);
+        fill_queries(args_.layer, sequence, item, &queries);
         WorkTile work = {};
         work.n_queries = item.n_queries;
         work.group_size = item.n_heads;

@@ -96,10 +96,12 @@ void fill_positions(const BatchSequence &sequence, uint64_t *positions) {
 }
 
 // Which new tokens are visible to `query`: its ancestors and itself, or all up to its reach.
-void mark_visible(const BatchSequence &sequence, uint32_t query, uint8_t *visible) {
+void mark_visible(const LayerView &layer, const BatchSequence &sequence, uint32_t query,
+                  uint8_t *visible) {
+    const uint32_t *reach = layer_reach(layer, sequence);
     std::memset(visible, 0, sequence.n_new);
-    if (sequence.reach)
-        std::memset(visible, 1, sequence.reach[query] + size_t{1});
+    if (reach)
+        std::memset(visible, 1, reach[query] + size_t{1});
     for (int32_t i = static_cast<int32_t>(query); i >= 0;) {
         visible[i] = 1;
         i = sequence.parent ? sequence.parent[i] : i - 1;
@@ -206,7 +208,7 @@ void attend_head(const AttendCall &args, const BatchSequence &sequence, uint32_t
         decode_staged(args, sequence, kv_head, decoded);
     fill_positions(sequence, scratch.positions);
     for (uint32_t query = 0; query < sequence.n_new; ++query) {
-        mark_visible(sequence, query, scratch.visible);
+        mark_visible(args.layer, sequence, query, scratch.visible);
         for (uint32_t h = 0; h < group; ++h)
             attend_row(args, sequence, query, kv_head * group + h, scratch);
     }

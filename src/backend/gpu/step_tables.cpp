@@ -28,7 +28,7 @@ SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_block) {
     info.first_new = from.first_new;
     info.new_in_blocks = from.new_in_blocks ? 1 : 0;
     info.has_tree = from.parent ? 1 : 0;
-    info.has_spans = from.reach ? 1 : 0;
+    info.has_spans = !from.reach ? 0 : from.reach_is_windowed ? 1 : 2;
     return info;
 }
 

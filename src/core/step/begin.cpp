@@ -32,6 +32,7 @@ struct BeginArgs {
     const int32_t *parent;
     const uint32_t *spans = nullptr;  // [n_spans][3]
     uint32_t n_spans = 0;
+    uint32_t span_flags = 0;
 };
 
 lk_status check_member(lk_cache *cache, const BeginArgs &args, uint32_t i, uint64_t first,
@@ -81,6 +82,10 @@ void start_reach(lk_cache *cache, StepSequence *member) {
 
 lk_status plan_spans(lk_cache *cache, const BeginArgs &args) {
     Step &step = cache->step;
+    if (args.span_flags & ~LK_SPANS_WINDOWED)
+        return fail(LK_E_ARGUMENT, "flags is 0x%x, known bits are 0x%x", args.span_flags,
+                    LK_SPANS_WINDOWED);
+    step.spans_are_windowed = args.span_flags & LK_SPANS_WINDOWED;
     if (args.n_spans && !args.spans)
         return fail(LK_E_ARGUMENT, "spans is NULL, n_spans is %u", args.n_spans);
     uint32_t sequence = 0;  // of the span before, and its end
@@ -173,7 +178,8 @@ void view_sequences(lk_cache *cache) {
                          member.first_new,
                          member.is_draft() ? 1 : 0,
                          member.parent,
-                         member.reach};
+                         member.reach,
+                         step.spans_are_windowed};
     }
 }
 
@@ -289,9 +295,10 @@ extern "C" lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint3
 extern "C" lk_status lk_step_begin_spans(lk_cache *cache, const lk_queue *queue,
                                          uint32_t n_sequences, const lk_sequence *ids,
                                          const uint32_t *n_tokens, const uint32_t *spans,
-                                         uint32_t n_spans) {
+                                         uint32_t n_spans, uint32_t flags) {
     return lk::on_cache(cache, [&] {
-        return lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, nullptr, spans, n_spans});
+        return lk::begin_step(cache, queue,
+                              {n_sequences, ids, n_tokens, nullptr, spans, n_spans, flags});
     });
 }
 

@@ -62,7 +62,8 @@ struct Step {
     Array<BatchSequence> views;
     Array<int32_t> parents;
     Array<uint32_t> reaches;  // of a step with spans
-    Array<uint8_t> layers;    // LayerState
+    bool spans_are_windowed = false;
+    Array<uint8_t> layers;  // LayerState
     uint64_t query_stat_bytes = 0;
     Array<ChunkAttention> attention_scores;  // of the layer at hand
     ReplayShapes captured;                   // in graphs

@@ -502,7 +502,8 @@ class LowkeyCache(HostCache):
 
     def _begin(self, device: torch.device, batch: int, n_tokens: int, mask: torch.Tensor | None) -> None:
         self._drop_step()
-        spans = Spans(mask, self.geometry.layers[0].window_tokens) if is_whole(mask) else None
+        spans = Spans(mask, self.geometry.layers[0].window_tokens, self.model_layers.spans_in_windows) \
+            if is_whole(mask) else None
         real = self._new_tokens(mask, batch, n_tokens) if spans is None else spans.padding()
         cache = self._open(device, batch, n_tokens)
         self._check_batch(batch)
@@ -515,7 +516,8 @@ class LowkeyCache(HostCache):
         self._batch = _Batch(batch, n_tokens, real, spans)
         self._store.warn_of_scores(n_tokens)
         self._store.step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen],
-                                      spans=[] if spans is None else spans.ranges([n > 0 for n in counts]))
+                                      spans=[] if spans is None else spans.ranges([n > 0 for n in counts]),
+                                      spans_in_windows=spans is not None and spans.in_windows)
 
     def _new_tokens(self, mask: torch.Tensor | None, batch: int, n_tokens: int) -> torch.Tensor | None:
         """[batch, n_tokens] which of the new columns are tokens; None = all."""
@@ -571,10 +573,10 @@ class _Batch:
 
     def check_mask(self, mask: torch.Tensor | None, window: int) -> None:
         """Refuse a layer whose mask has other spans than that of the first."""
-        if self.spans is not None:
+        if self.spans is not None and (window or not self.spans.in_windows):
             self.spans.check(mask, window)
         elif is_whole(mask):
-            raise UnsupportedError('a layer has a mask of its own, the first layer of the pass is causal')
+            raise UnsupportedError('a layer has a mask that is not causal, and the first layer of the pass has another')
 
     def tokens(self, x: torch.Tensor) -> torch.Tensor:
         """The tokens of all prompts, one prompt after the other: a view where the strides allow it. Of the last columns

@@ -48,6 +48,11 @@ class ModelLayers(NamedTuple):
     recurrent: bool
     restarts: bool
 
+    @property
+    def spans_in_windows(self) -> bool:
+        """Whether images see themselves both ways in layers with sliding windows alone."""
+        return self.kind.startswith('gemma4')
+
     def check_pass(self, n_tokens: int, n_before: int, remedy: str = 'give the prompt in one pass, and later tokens '
                                                                      'one by one') -> None:
         """Refuse a pass of n_tokens tokens after n_before earlier ones that the model would compute wrongly."""

@@ -34,11 +34,13 @@ class Spans:
 
     mask    [batch, 1, n_columns, columns so far] of the first layer
     window  of that layer
+    in_windows  whether layers with a window alone have the spans
 
     Raises UnsupportedError: the mask is neither causal nor causal but for spans.
     """
 
-    def __init__(self, mask: torch.Tensor, window: int):
+    def __init__(self, mask: torch.Tensor, window: int, in_windows: bool = False):
+        self.in_windows = in_windows
         shown = mask[:, 0].cpu()
         n = shown.shape[1]
         self._past = shown.shape[2] - n

@@ -2,6 +2,7 @@
 use crate::*;
 
 pub const LK_DRAFT_TOKENS: u32 = 64;
+pub const LK_SPANS_WINDOWED: u32 = 1;
 
 extern "C" {
     pub fn lk_step_begin(
@@ -20,6 +21,7 @@ extern "C" {
         n_tokens: *const u32,
         spans: *const u32,
         n_spans: u32,
+        flags: u32,
     ) -> lk_status;
     pub fn lk_append(
         cache: *mut lk_cache,

@@ -58,6 +58,8 @@ pub struct StepOptions<'a> {
     /// Spans of new tokens that see each other both ways, without a draft tree: the index of the
     /// sequence in the step, the first token and the end; see `lk_step_begin_spans`.
     pub spans: &'a [[u32; 3]],
+    /// Only layers with a sliding window have the spans.
+    pub spans_in_windows: bool,
 }
 
 /// An open step. Dropping it discards it, unless it was committed.
@@ -124,6 +126,7 @@ impl<'s> Step<'s> {
                     n_new.as_ptr(),
                     options.spans.as_ptr() as *const u32,
                     u32::try_from(options.spans.len()).unwrap_or(u32::MAX),
+                    if options.spans_in_windows { sys::LK_SPANS_WINDOWED } else { 0 },
                 ))?
             };
         }
