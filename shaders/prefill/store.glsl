@@ -13,7 +13,7 @@
 vec4 outputs[kOutputRows];  // not yet divided by the sum of weights
 bvec4 is_beyond;            // of the invocation's columns: the query is beyond the limit
 
-// Where a column's channels go, times the factor.
+// Where a column's channels go, times the factor, once its total is stored.
 struct Destination {
     Address row;
     uint dtype;
@@ -21,7 +21,7 @@ struct Destination {
     Total total;
 };
 
-Destination store_column(Mask mask, uint column, Total total) {
+Destination store_column_total(Mask mask, uint column, Total total) {
     const QueryColumn query = query_column(mask, mask.first_column + column);
     const float shrink = add_sink(mask.layer, query.head, total);
     if (is_first_row())
@@ -31,7 +31,7 @@ Destination store_column(Mask mask, uint column, Total total) {
                        shrink * inverse_sum(total), total);
 }
 
-Destination store_split(Mask mask, uint tile, uint column, Total total) {
+Destination store_split_total(Mask mask, uint tile, uint column, Total total) {
     const TileSplit split =
         find_split(gl_WorkGroupID.z / push.n_splits, mask.kv_head, mask.layer.n_kv_heads, tile,
                   gl_WorkGroupID.z % push.n_splits, kColumns, kHeadDim);
@@ -52,9 +52,9 @@ void store_columns(Mask mask, uint tile, vec4 base) {
         const Total total = Total(base[i], is_beyond[i] ? kBeyond : sum[i]);
         Destination to;
         if (push.n_splits > 1u)
-            to = store_split(mask, tile, column, total);
+            to = store_split_total(mask, tile, column, total);
         else
-            to = store_column(mask, column, total);
+            to = store_column_total(mask, column, total);
         [[unroll]] for (uint at = 0u; at < kOutputRows; ++at) {
             const uint channel = output_channel(at);
             if (channel < kHeadDim)
