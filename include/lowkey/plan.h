@@ -179,8 +179,8 @@ LK_API const char *lk_plan_preset_name(uint32_t index);
  *   kitty      kivi2 with 32 sink tokens at 16 bits and 1/8 of the key channels of
  *              each page, ranked by mean |K|, at 4 bits
  *   kitty-pro  the same with 1/4 of the channels
- *   wide-keys  kitty-pro with values of 1 bit: bytes for keys, which need no statistics
- *   wide-keys-pro  the same with 1/2 of the channels at 4 bits
+ *   wide-keys  kitty with 3/8 of the channels, values of 1 bit, and ranges and minima as FP8
+ *   wide-keys-pro  the same with values of 2 bits
  *   cocktail   chunks of 32 tokens at 2, 4 or 16 bits by their scores (Cocktail): keys per
  *              channel, groups of 32 tokens; values per token; 32 sinks, and tokens without a
  *              class, at 16 bits

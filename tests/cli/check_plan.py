@@ -42,7 +42,7 @@ def numbers() -> None:
 
 def plans(folder: pathlib.Path) -> None:
     bits = {'fp16': 16, 'int8': 8.25, 'kivi4': 4.25, 'kivi2': 2.25, 'kitty': 2.40625, 'kitty-pro': 2.53125,
-            'wide-keys': 2.03125, 'wide-keys-pro': 2.28125}
+            'wide-keys': 2.03125, 'wide-keys-pro': 2.53125}
     for name, want in bits.items():
         got = json.loads(run('plan', name, '--layers', '32', '--kv-heads', '8', '--head-dim', '128',
                              '--tokens', '131072', '--json').stdout)
