@@ -24,7 +24,7 @@ constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / kStrip;
 constexpr uint32_t kGroups[] = {128, 64, 32};  // of tokens (keys) and channels (values)
 constexpr uint32_t kGroupCount = 3;
 constexpr uint32_t kValueBits[] = {1, 2, 4, 8};  // that decode reads as they lie
-constexpr uint32_t kMostForms = kGroupCount * (2 * kMaxStrips + 1) + 1;
+constexpr uint32_t kMostForms = kGroupCount * (2 * kMaxStrips + 1 + 3 * kMaxStrips) + 1;
 constexpr uint64_t kLimitStep = 64;   // of the page bytes that a byte budget is translated into
 constexpr uint64_t kLimitTries = 16;  // when the fewest take too much
 
@@ -68,14 +68,15 @@ constexpr double code_error(uint32_t bits) {
     return bits == 1 ? 1.0 / 6 : 1 / (12 * levels * levels);
 }
 
-// Keys: the heaviest channels at 8 bits, the next at 4, the others at 2, of which pairs have 3 and
-// 1. Values: bits alone.
+// Keys: the heaviest channels at 8 bits, the next at 4, the lightest at 1, the others at 2, of
+// which pairs have 3 and 1. Values: bits alone.
 struct Form {
     uint32_t bits;  // 16 = raw
     uint32_t group;
     uint32_t n_eights;  // strips
     uint32_t n_fours;
-    uint32_t n_pairs;
+    uint32_t n_ones;
+    uint32_t n_pairs;  // of channels; none next to strips of 1 bit, whose plane they would enter
     double error;
 };
 
@@ -132,6 +133,7 @@ class Builder {
     void list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const;
     void list_values(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const;
     void list_forms(lk_metadata metadata);
+    void find_least_bytes();  // sets two_bit_bytes_ and least_bytes_
     void put_forms(const Forms &forms, Side side, uint32_t head_dim, lk_metadata metadata,
                    uint64_t item);
     lk_status choose(uint64_t limit);
@@ -144,10 +146,12 @@ class Builder {
     const Calibrator &calibrator_;
     const lk_auto &options_;
     Plan *plan_;
-    uint64_t n_items_ = 0;      // keys and values of each head
-    uint64_t n_values_ = 0;     // of a block
-    uint64_t least_bytes_ = 0;  // of a block
-    double least_cost_ = 0;     // 0: weights are those of attention
+    uint64_t n_items_ = 0;        // keys and values of each head
+    uint64_t n_values_ = 0;       // of a block
+    uint64_t two_bit_bytes_ = 0;  // of a block, the fewest without 1 bit
+    uint64_t least_bytes_ = 0;    // of a block
+    bool is_narrow_ = false;      // the forms that are listed have 1 bit wherever it may be
+    double least_cost_ = 0;       // 0: weights are those of attention
     bool has_clip_costs_ = false;
     lk_metadata metadata_ = LK_METADATA_F8;
     Array<double> costs_;  // [n_items][kMostForms]; the last form is repeated
@@ -255,7 +259,7 @@ Channels Builder::rank_channels(uint32_t layer, uint32_t head) const {
 
 // The error of the strips from `first` on at 2 bits, with as many pairs of 3 and 1 bits as lessen
 // it: the heaviest with the lightest, and so on.
-double narrow_error(const Channels &channels, uint32_t first, const Clip &clip, uint32_t *n_pairs) {
+double paired_error(const Channels &channels, uint32_t first, const Clip &clip, uint32_t *n_pairs) {
     const double gain = two_bit_error(clip) - code_error(3);
     const double loss = code_error(1) - two_bit_error(clip);
     const uint32_t begin = first * kStrip;
@@ -272,30 +276,55 @@ double narrow_error(const Channels &channels, uint32_t first, const Clip &clip, 
     return error;
 }
 
-// From 2 bits for all channels to 8, each time widening the strip that saves most error for a bit.
-void add_key_path(const Channels &channels, uint32_t group, double spread, const Clip &clip,
-                  Forms *out) {
+// Channels by width, in strips: those before `eights` have 8 bits, before `wide` 4, before
+// `twos` 2.
+struct Strips {
+    uint32_t eights;
+    uint32_t wide;
+    uint32_t twos;
+};
+
+Form key_form(const Channels &channels, const Strips &strips, uint32_t group, double spread,
+              const Clip &clip) {
     const uint32_t n_strips = channels.head_dim / kStrip;
-    uint32_t eights = 0;
-    uint32_t wide = 0;  // at 4 or 8 bits
-    for (;;) {
-        Form form = {2, group, eights, wide - eights, 0, 0};
-        form.error = narrow_error(channels, wide, clip, &form.n_pairs);
-        form.error += channels.strips(0, eights) * code_error(8);
-        form.error += channels.strips(eights, wide) * code_error(4);
-        form.error *= spread;
-        out->add(form);
-        if (eights == n_strips)
-            return;
-        const double to_eight =
-            channels.strips(eights, eights + 1) * (code_error(4) - code_error(8)) / 4;
-        const double saved = two_bit_error(clip) - code_error(4);
-        const double to_four = wide < n_strips ? channels.strips(wide, wide + 1) * saved / 2 : 0;
-        if (eights < wide && (wide == n_strips || to_eight > to_four))
-            ++eights;
-        else
-            ++wide;
-    }
+    Form form = {2, group, strips.eights, strips.wide - strips.eights, n_strips - strips.twos,
+                 0, 0};
+    form.error = strips.twos == n_strips
+                     ? paired_error(channels, strips.wide, clip, &form.n_pairs)
+                     : channels.strips(strips.wide, strips.twos) * two_bit_error(clip) +
+                           channels.strips(strips.twos, n_strips) * code_error(1);
+    form.error += channels.strips(0, strips.eights) * code_error(8);
+    form.error += channels.strips(strips.eights, strips.wide) * code_error(4);
+    form.error *= spread;
+    return form;
+}
+
+// Widens the strip that saves most error for a bit. False when all have 8 bits.
+bool widen(const Channels &channels, const Clip &clip, Strips *strips) {
+    const uint32_t n_strips = channels.head_dim / kStrip;
+    const auto saved = [&](uint32_t strip, uint32_t end, double from, double to, uint32_t bits) {
+        return strip < end ? channels.strips(strip, strip + 1) * (from - to) / bits : -1;
+    };
+    const double narrow = two_bit_error(clip);
+    const double to_eight = saved(strips->eights, strips->wide, code_error(4), code_error(8), 4);
+    const double to_four = saved(strips->wide, strips->twos, narrow, code_error(4), 2);
+    const double to_two = saved(strips->twos, n_strips, code_error(1), narrow, 1);
+    const double most = std::max({to_eight, to_four, to_two});
+    if (most < 0)
+        return false;
+    ++(to_two == most ? strips->twos : to_four == most ? strips->wide : strips->eights);
+    return true;
+}
+
+// From 2 bits for all channels to 8 bits for all, or from 1 bit for all to the last form that has 1
+// bit.
+void add_key_path(const Channels &channels, uint32_t group, double spread, const Clip &clip,
+                  bool has_ones, Forms *out) {
+    const uint32_t n_strips = channels.head_dim / kStrip;
+    Strips strips = {0, 0, has_ones ? 0 : n_strips};
+    do
+        out->add(key_form(channels, strips, group, spread, clip));
+    while (widen(channels, clip, &strips) && (!has_ones || strips.twos < n_strips));
 }
 
 void Builder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const {
@@ -304,9 +333,13 @@ void Builder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, For
                             code_error(kMeasuredBits) * normal_spread(kMeasuredGroup);
     const double weight = weight_of(layer, head, false, measured) * metadata_spread(metadata);
     const Clip clip = clip_of(layer, head, false);
-    for (const uint32_t group : kGroups)
-        add_key_path(channels, group, weight * normal_spread(group), clip, out);
-    out->add({16, 0, 0, 0, 0, 0});
+    for (const uint32_t group : kGroups) {
+        const double spread = weight * normal_spread(group);
+        if (is_narrow_)  // else decode reads the layer as it lies
+            add_key_path(channels, group, spread, clip, true, out);
+        add_key_path(channels, group, spread, clip, false, out);
+    }
+    out->add({16, 0, 0, 0, 0, 0, 0});
 }
 
 // Errors in squares of the values, which have no statistics.
@@ -318,15 +351,15 @@ void Builder::list_values(uint32_t layer, uint32_t head, lk_metadata metadata, F
     const Clip clip = clip_of(layer, head, true);
     for (const uint32_t group : kGroups)
         for (const uint32_t bits : kValueBits) {
-            if (bits == 1 && !has_costs())
+            if (bits == 1 && !has_costs() && !is_narrow_)
                 continue;  // which heads get by with it is not in the other statistics
             const uint32_t n = std::min(group, head_dim);
             const double error = bits == 1   ? kOneBitValue
                                  : bits == 2 ? two_bit_error(clip)
                                              : code_error(bits);
-            out->add({bits, n, 0, 0, 0, weight * normal_spread(n) * error});
+            out->add({bits, n, 0, 0, 0, 0, weight * normal_spread(n) * error});
         }
-    out->add({16, 0, 0, 0, 0, 0});
+    out->add({16, 0, 0, 0, 0, 0, 0});
 }
 
 uint64_t form_bytes(const Form &form, Side side, uint32_t head_dim, lk_metadata metadata) {
@@ -334,17 +367,19 @@ uint64_t form_bytes(const Form &form, Side side, uint32_t head_dim, lk_metadata 
     if (form.bits == 16)
         return payload_bytes(shape);
     const auto n_strips = static_cast<uint16_t>(head_dim / kStrip);
-    const auto n_wide = static_cast<uint16_t>(form.n_eights + form.n_fours);
+    const auto n_classed = static_cast<uint16_t>(form.n_eights + form.n_fours + form.n_ones);
     shape.axis = side == Side::kKey ? Axis::kChannel : Axis::kToken;
     shape.metadata = static_cast<Metadata>(metadata);
-    shape.group = static_cast<uint16_t>(form.group);
+    shape.group =
+        static_cast<uint16_t>(side == Side::kKey ? form.group : std::min(form.group, head_dim));
     shape.strips[kPlane16] = 0;
     shape.strips[kPlane8] = static_cast<uint16_t>(form.n_eights);
     shape.strips[kPlane4] = static_cast<uint16_t>(form.n_fours);
+    shape.strips[kPlane1] = static_cast<uint16_t>(form.n_ones);
     shape.n_shared = static_cast<uint16_t>(form.n_pairs);
     for (uint32_t plane = 0; plane < kPlaneCount; ++plane)
         if (kPlaneBits[plane] == form.bits)
-            shape.strips[plane] = static_cast<uint16_t>(shape.strips[plane] + n_strips - n_wide);
+            shape.strips[plane] = static_cast<uint16_t>(shape.strips[plane] + n_strips - n_classed);
     return payload_bytes(shape) + metadata_bytes(shape);
 }
 
@@ -371,9 +406,23 @@ void Builder::list_forms(lk_metadata metadata) {
         }
 }
 
+void Builder::find_least_bytes() {
+    const Form two_bits = {2, kGroups[0], 0, 0, 0, 0, 0};
+    for (const lk_layer &layer : calibrator_.geometry)
+        two_bit_bytes_ += own_kv_heads(layer) *
+                          (form_bytes(two_bits, Side::kKey, layer.head_dim, LK_METADATA_F8) +
+                           form_bytes(two_bits, Side::kValue, layer.head_dim, LK_METADATA_F8));
+    is_narrow_ = true;
+    list_forms(LK_METADATA_F8);
+    for (uint64_t i = 0; i < n_items_; ++i)
+        least_bytes_ +=
+            *std::min_element(bytes_.data() + i * kMostForms, bytes_.data() + (i + 1) * kMostForms);
+}
+
 // The forms of the least error within so many bytes of a block, with FP8 or FP16 metadata.
 lk_status Builder::choose(uint64_t limit) {
     double least = INFINITY;
+    is_narrow_ = limit < two_bit_bytes_;
     for (const lk_metadata metadata : {LK_METADATA_F8, LK_METADATA_F16}) {
         list_forms(metadata);
         const WidthProblem problem = {static_cast<uint32_t>(n_items_), kMostForms, costs_.data(),
@@ -402,13 +451,14 @@ lk_status Builder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
     const Channels channels = rank_channels(layer, head);
     const uint32_t eights = form.n_eights * kStrip;
     const uint32_t wide = eights + form.n_fours * kStrip;
+    const uint32_t ones = head_dim - form.n_ones * kStrip - form.n_pairs;
     uint8_t bits[LK_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < head_dim; ++i)
-        bits[channels.order[i]] = i < eights                     ? 8
-                                  : i < wide                     ? 4
-                                  : i < wide + form.n_pairs      ? 3
-                                  : i >= head_dim - form.n_pairs ? 1
-                                                                 : 2;
+        bits[channels.order[i]] = i < eights                ? 8
+                                  : i < wide                ? 4
+                                  : i < wide + form.n_pairs ? 3
+                                  : i >= ones               ? 1
+                                                            : 2;
     lk_key_rule key;
     key_rule_of(*plan_, layer, head, &key);
     key.bits = form.bits;
@@ -504,10 +554,7 @@ lk_status Builder::build() {
         !choices_.resize(n_items_) || !chosen_.resize(n_items_))
         return fail(LK_E_NOMEM, "no memory for the forms of %llu page formats", ull{n_items_});
     find_least_cost();
-    list_forms(LK_METADATA_F8);
-    for (uint64_t i = 0; i < n_items_; ++i)
-        least_bytes_ +=
-            *std::min_element(bytes_.data() + i * kMostForms, bytes_.data() + (i + 1) * kMostForms);
+    find_least_bytes();
     uint64_t limit = n_values_ * 2;
     if (options_.bits_per_value > 0)
         limit = std::min(limit, static_cast<uint64_t>(options_.bits_per_value *

@@ -218,7 +218,7 @@ static void what_is_missing_is_refused(void **state) {
     options = options_of(NAN, 0);
     expect(calibrator, &options, LK_E_ARGUMENT, "options.bits_per_value is");
     options = options_of(1, 0);
-    expect(calibrator, &options, LK_E_BUDGET, "bits_per_value is 1, must be at least 2.1");
+    expect(calibrator, &options, LK_E_BUDGET, "bits_per_value is 1, must be at least 1.1");
     options = options_of(0, 1024);
     expect(calibrator, &options, LK_E_BUDGET, "budget_bytes is 1024");
     options = options_of(3, 0);
@@ -386,6 +386,47 @@ static void values_that_cost_nothing_have_one_bit(void **state) {
     lk_calibrator_destroy(&calibrator);
 }
 
+/* Channels of a head's keys at 1 bit that are not half of a pair with 3 bits. */
+static uint32_t lone_ones(const lk_plan *plan, uint32_t layer, uint32_t head) {
+    uint32_t ones = 0, threes = 0;
+    for (uint32_t c = 0; c < D; ++c) {
+        ones += key_bits(plan, layer, head, c) == 1;
+        threes += key_bits(plan, layer, head, c) == 3;
+    }
+    return ones - threes;
+}
+
+/* A limit below 2 bits for all brings 1 bit for values without costs and for strips of keys; the
+ * first do not need the second. */
+static void a_limit_below_two_bits_brings_one_bit(void **state) {
+    (void)state;
+    const double costs[2 * KV_HEADS] = {1, 0.1, 100, 10};
+    for (int has_costs = 0; has_costs <= 1; ++has_costs) {
+        lk_calibrator *calibrator = make_samples(1, 1);
+        for (uint32_t l = 0; has_costs && l < LAYERS; ++l)
+            assert_int_equal(lk_calibrator_set_costs(calibrator, l, costs), LK_OK);
+        double last = 0;
+        uint32_t most = UINT32_MAX;
+        for (double bits = 1.25; bits < 2.5; bits += 0.25) {
+            lk_plan *plan = build(calibrator, bits, 0);
+            const double own = size_of(plan).bits_per_value;
+            assert_true(own <= bits && own > bits - 0.25 && own > last);
+            last = own;
+            uint32_t ones = 0;
+            for (uint32_t i = 0; i < LAYERS * KV_HEADS; ++i) {
+                const uint32_t n = lone_ones(plan, i / KV_HEADS, i % KV_HEADS);
+                assert_int_equal(n % 16, 0);
+                assert_true(bits < 2.1 || n == 0);
+                ones += n;
+            }
+            assert_true(ones <= most && (bits > 1.3 || ones >= LAYERS * KV_HEADS * D / 2));
+            most = ones;
+            lk_plan_destroy(&plan);
+        }
+        lk_calibrator_destroy(&calibrator);
+    }
+}
+
 static void costs_that_are_none_are_refused(void **state) {
     (void)state;
     lk_calibrator *calibrator = make_samples(1, 1);
@@ -428,6 +469,7 @@ int main(void) {
         cmocka_unit_test(each_half_gets_the_clip_that_costs_least),
         cmocka_unit_test(widths_are_those_that_decode_reads),
         cmocka_unit_test(values_that_cost_nothing_have_one_bit),
+        cmocka_unit_test(a_limit_below_two_bits_brings_one_bit),
         cmocka_unit_test(costs_that_are_none_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
