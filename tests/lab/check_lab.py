@@ -44,6 +44,8 @@ def suites(folder: pathlib.Path) -> None:
            'needles and texts are no repetition or direct tracking')
     expect(png_size(folder / 'suite.png')[0] == 1200, 'the picture')
     expect('| auto |' in (folder / 'suite.md').read_text(), 'the table')
+    narrow = suite('f.json', '--tasks', 'needle', '--plans', 'kivi2', '--limits', '1.25', '--families', 'auto')
+    expect(1.2 < narrow['plans'][1]['bits_per_value'] <= 1.25, 'auto below 2 bits')
     few = suite('e.json', '--tasks', 'needle', '--limits', '2.5', '--families', 'kivi,kitty')
     expect({plan['plan'] for plan in few['plans']} == {'fp16', 'kivi@2.5', 'kitty@2.5'}, 'only these families')
     run('suite', '--model', str(MODEL), '--text', str(texts), '--contexts', '512', '--calibrate-tokens', '512',
@@ -65,6 +67,25 @@ def suites(folder: pathlib.Path) -> None:
         str(folder / 'a.json'), code=1)
     said = json.loads(run('tables', '--record', str(folder / 'a.json'), '--json').stdout)
     expect(set(said['plans'][0]['tasks']) == {'needle', 'text'}, 'tables of all that a record holds')
+
+
+def long_answers(folder: pathlib.Path) -> None:
+    """Answers that are graded item by item, and recent tokens and budgets of layers next to each other."""
+    texts = folder / 'text.txt'
+    texts.write_text('A short text about nothing.\n' * 40)
+    said = json.loads(run('suite', '--model', str(MODEL), '--text', str(texts), '--contexts', '1024', '--questions', '1',
+                          '--calibrate-tokens', '512', '--tasks', 'recite-2048', '--plans', 'fp16', '--limits', '2.54',
+                          '--sized-tokens', '3072', '--families', 'kitty-pro recent 0,pm-kvq-budgets', '--record',
+                          str(folder / 'long.json'), '--json').stdout)
+    items = {plan['family']: plan['tasks']['recite-2048']['items'] for plan in said['plans']}
+    expect(set(items) == {'fp16', 'kitty-pro recent 0', 'pm-kvq-budgets'}, 'the plans of long answers')
+    for family, graded in items.items():
+        expect(len(graded['before_error']) == 1 and 300 < graded['items'] < 800, f'{family}: items of one answer')
+        expect(graded['before_error'][0] <= graded['right_percent'] * graded['items'] / 100 + 1e-6,
+               f'{family}: items before an error are right')
+    expect(items['fp16']['right_percent'] > 90, 'an FP16 cache recites')
+    again = json.loads(run('tables', '--record', str(folder / 'long.json'), '--json').stdout)
+    expect(again['plans'] == said['plans'], 'a record keeps items')
 
 
 def stressed() -> None:
@@ -150,5 +171,5 @@ def usage() -> None:
     expect('there is no command nonsense' in run('nonsense', code=2).stderr, 'an unknown command is named')
 
 
-PARTS = {'command': [usage, throughput], 'answers': [stressed, answers], 'suites': [suites], 'ablations': [ablations]}
+PARTS = {'command': [usage, throughput], 'answers': [stressed, answers], 'suites': [suites, long_answers], 'ablations': [ablations]}
 check(*PARTS[sys.argv[2]])

@@ -248,6 +248,7 @@ void Runner::answer(std::size_t v, std::size_t task_index, const Trial &trial) {
     }
     note_bytes(v, classes);
     results_[v].tasks[task_index].add(
+        *trial.question,
         session.score(llama::as_tokens(prompt.substr(prompt.size() - 1)),
                       llama::as_tokens(trial.question->answer)),
         kNoDivergence);

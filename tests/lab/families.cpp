@@ -7,7 +7,6 @@
 
 #include "cli/calibrate/sampling.h"
 #include "cli/common/report.h"
-#include "cli/plan/auto_plan.h"
 #include "cli/plan/chanmix.h"
 #include "cli/plan/plan_facts.h"
 #include "cli/plan/pmkvq.h"
@@ -22,12 +21,12 @@ constexpr std::uint32_t kStripChannels = 16;
 constexpr std::uint32_t kLayerWidths[] = {8, 4, 2};  // that PM-KVQ chooses from
 constexpr std::uint32_t kPublishedGroup = 128;       // of its channels
 constexpr std::uint64_t kBudgetStep = 64 << 10;
-constexpr std::uint64_t kSizedTokens = 8192;  // of the context whose bytes are counted
 
 // What plans are made from.
 struct Source {
     const lk_calibrator *statistics;
     std::vector<lk_layer> layers;
+    std::uint64_t n_tokens;  // of the sequence whose bytes are counted
 
     lk_geometry geometry() const {
         lk_geometry out = llama::initialised(lk_geometry_init);
@@ -51,8 +50,8 @@ struct Family {
     bool is_asked = false;  // left out of a list of all
 };
 
-lk_plan_size sized(const lk_plan *plan, const Serving &serving) {
-    return served_size(plan, serving, kSizedTokens);
+lk_plan_size sized(const Source &source, const lk_plan *plan, const Serving &serving) {
+    return served_size(plan, serving, source.n_tokens);
 }
 
 // Keys per channel and values per token with one width each and ranges of `group`, in FP16.
@@ -91,15 +90,30 @@ Candidates make_kivi(const Source &source, std::uint32_t sink_tokens) {
     return out;
 }
 
+std::uint32_t least_head_dim(const Source &source) {
+    std::uint32_t least = source.layers.front().head_dim;
+    for (const lk_layer &layer : source.layers)
+        least = std::min(least, layer.head_dim);
+    return least;
+}
+
 // Boosted channels come before smaller groups, which Kitty does not have.
 Candidates make_kitty(const Source &source) {
-    std::uint32_t least_dim = source.layers.front().head_dim;
-    for (const lk_layer &layer : source.layers)
-        least_dim = std::min(least_dim, layer.head_dim);
+    const std::uint32_t least_dim = least_head_dim(source);
     Candidates out;
     for (const std::uint32_t group : kGroups)
         for (std::uint32_t n = 0; n < least_dim; n += kStripChannels)
             out.push_back({n, make_uniform(source, 2, 2, group, kSinkTokens, n)});
+    return out;
+}
+
+// Kitty's keys up to 4 bits for all channels, and values at 1 bit.
+Candidates make_wide_keys(const Source &source) {
+    const std::uint32_t least_dim = least_head_dim(source);
+    Candidates out;
+    for (std::uint32_t n = 0; n < least_dim; n += kStripChannels)
+        out.push_back({n, make_uniform(source, 2, 1, kGroups[0], kSinkTokens, n)});
+    out.push_back({least_dim, make_uniform(source, 4, 1, kGroups[0], kSinkTokens)});
     return out;
 }
 
@@ -144,18 +158,18 @@ Candidates make_cocktails(const Source &source, double limit) {
         llama::check(lk_plan_set_key(made, LK_ALL, LK_ALL, &key));
         if (has_window)
             keep_order(made);
-        if (least_chunk_bits(made, kSizedTokens) <= limit)
+        if (least_chunk_bits(made, source.n_tokens) <= limit)
             out.push_back({rank, std::move(plan), {limit, false}});
     }
     return out;
 }
 
-lk_pmkvq pmkvq_options(lk_sensitivity sensitivity) {
+lk_pmkvq pmkvq_options(lk_sensitivity sensitivity, std::uint32_t layer_budgets = 0) {
     lk_pmkvq options = llama::initialised(lk_pmkvq_init);
     options.n_widths = static_cast<std::uint32_t>(std::size(kLayerWidths));
     std::copy(std::begin(kLayerWidths), std::end(kLayerWidths), options.widths);
     options.sensitivity = sensitivity;
-    options.budget_tokens = kSizedTokens;
+    options.layer_budgets = layer_budgets;
     return options;
 }
 
@@ -171,6 +185,7 @@ lk_pmkvq published_pmkvq_options() {
 Candidates make_pmkvqs(const Source &source, double limit, lk_pmkvq options,
                        const Serving &serving) {
     Candidates out;
+    options.budget_tokens = source.n_tokens;
     // False when the plan within the budget has more bits than the limit.
     const auto add_within = [&](std::uint64_t budget_bytes) {
         options.budget_bytes = budget_bytes;
@@ -179,12 +194,13 @@ Candidates make_pmkvqs(const Source &source, double limit, lk_pmkvq options,
         if (status != LK_E_BUDGET)
             llama::check(status);
         llama::PlanHandle plan(made);
-        const bool fits = made == nullptr || sized(made, serving).bits_per_value <= limit;
+        const bool fits = made == nullptr || sized(source, made, serving).bits_per_value <= limit;
         if (fits && made != nullptr)
             out.push_back({0, std::move(plan), serving});
         return fits;
     };
-    const std::uint64_t whole = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
+    const std::uint64_t whole =
+        sized(source, make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
     std::uint64_t below = 0, above = whole;
     while (above - below > kBudgetStep) {
         const std::uint64_t budget_bytes = below + (above - below) / 2;
@@ -198,17 +214,34 @@ Candidates make_pmkvqs(const Source &source, double limit, lk_pmkvq options,
 }
 
 Candidates make_autos(const Source &source, double limit) {
-    PlanLimit own;
-    own.bits_per_value = limit;
+    lk_auto options = llama::initialised(lk_auto_init);
+    options.bits_per_value = limit;
+    lk_plan *made = nullptr;
+    const lk_status status = lk_calibrator_auto(source.statistics, &options, &made);
+    if (status != LK_E_BUDGET)
+        llama::check(status);
     Candidates out;
-    out.push_back({0, make_auto(source.statistics, own)});
+    if (made != nullptr)
+        out.push_back({0, llama::PlanHandle(made)});
     return out;
 }
 
-double bits_of(const Candidate &one) { return sized(one.plan.get(), one.serving).bits_per_value; }
+// kitty-pro with other numbers of recent tokens, for long answers.
+Candidates make_recent(const Source &source, std::uint32_t recent_tokens) {
+    const lk_geometry geometry = source.geometry();
+    lk_plan *made = nullptr;
+    llama::check(lk_plan_preset("kitty-pro", &geometry, &made));
+    Candidates out;
+    out.push_back({0, llama::PlanHandle(made)});
+    llama::check(lk_plan_set_recent(made, kSinkTokens, recent_tokens));
+    return out;
+}
 
 // Null when none is within the limit.
-const Candidate *largest(const Candidates &candidates, double limit) {
+const Candidate *largest(const Source &source, const Candidates &candidates, double limit) {
+    const auto bits_of = [&](const Candidate &one) {
+        return sized(source, one.plan.get(), one.serving).bits_per_value;
+    };
     const Candidate *best = nullptr;
     for (const Candidate &one : candidates) {
         const double bits = bits_of(one);
@@ -235,7 +268,7 @@ Maker any_limit(Candidates (*make)(const Source &)) {
 }
 
 const std::vector<Family> &all_families() {
-    static const Serving descending = {0, true, 0}, progressive = {0, true, kSizedTokens};
+    static const Serving descending = {0, true, 0};
     static const std::vector<Family> families = {
         {"kivi", any_limit([](const Source &source) { return make_kivi(source, 0); })},
         {"kivi+sink",
@@ -258,7 +291,13 @@ const std::vector<Family> &all_families() {
         {"auto", make_autos},
         {"pm-kvq-progressive",
          [](const Source &source, double limit) {
-             return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_OUTPUT), progressive);
+             return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_OUTPUT),
+                                {0, true, source.n_tokens});
+         },
+         true},
+        {"pm-kvq-budgets",
+         [](const Source &source, double limit) {
+             return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_OUTPUT, 1), {});
          },
          true},
         {"pm-kvq-gradients",
@@ -266,6 +305,13 @@ const std::vector<Family> &all_families() {
              return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_GRADIENT), descending);
          },
          true},
+        {"wide-keys", any_limit(make_wide_keys), true},
+        {"kitty-pro recent 0",
+         any_limit([](const Source &source) { return make_recent(source, 0); }), true},
+        {"kitty-pro recent 512",
+         any_limit([](const Source &source) { return make_recent(source, 512); }), true},
+        {"kitty-pro recent 1024",
+         any_limit([](const Source &source) { return make_recent(source, 1024); }), true},
     };
     return families;
 }
@@ -279,15 +325,16 @@ bool is_wanted(const Family &family, const std::vector<std::string> &names) {
 
 std::vector<SuitePlan> family_plans(const lk_calibrator *statistics,
                                     const std::vector<double> &limits,
-                                    const std::vector<std::string> &families) {
-    const Source source = {statistics, geometry_of(statistics)};
+                                    const std::vector<std::string> &families,
+                                    std::uint64_t n_tokens) {
+    const Source source = {statistics, geometry_of(statistics), n_tokens};
     std::vector<SuitePlan> plans;
     for (const double limit : limits)
         for (const Family &family : all_families()) {
             if (!is_wanted(family, families))
                 continue;
             const Candidates candidates = family.make(source, limit);
-            const Candidate *one = largest(candidates, limit);
+            const Candidate *one = largest(source, candidates, limit);
             if (one != nullptr)
                 plans.push_back({plan_name(family.name, limit), family.name, limit,
                                  llama::copy_plan(one->plan.get()), one->serving});

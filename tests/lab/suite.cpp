@@ -17,26 +17,40 @@ constexpr int kRecordVersion = 1;
 
 Json document_json(const DocumentResult &document) {
     Json bytes = Json::array(), bits = Json::array(), divergence = Json::array();
+    Json items = Json::array();
     std::string right;
     for (const Answer &answer : document.answers) {
         right += answer.is_right ? '1' : '0';
         bytes.push_back(answer.n_bytes);
         bits.push_back(answer.bits);
         divergence.push_back(answer.divergence);
+        if (answer.n_items != 0)
+            items.push_back({answer.n_items, answer.n_items_right, answer.n_items_before_error});
     }
-    return {{"right", right},
-            {"bytes", bytes},
-            {"bits", bits},
-            {"divergence_bits", divergence},
-            {"output_error", document.output_error}};
+    Json json = {{"right", right},
+                 {"bytes", bytes},
+                 {"bits", bits},
+                 {"divergence_bits", divergence},
+                 {"output_error", document.output_error}};
+    if (!items.empty())
+        json["items"] = items;
+    return json;
 }
 
 DocumentResult document_from(const Json &json) {
     DocumentResult document;
     const std::string right = json.at("right");
-    for (std::size_t i = 0; i < right.size(); ++i)
-        document.answers.push_back({right[i] == '1', json.at("bytes").at(i), json.at("bits").at(i),
-                                    json.at("divergence_bits").at(i)});
+    for (std::size_t i = 0; i < right.size(); ++i) {
+        Answer answer = {right[i] == '1', json.at("bytes").at(i), json.at("bits").at(i),
+                         json.at("divergence_bits").at(i)};
+        if (json.contains("items")) {
+            const Json &items = json.at("items").at(i);
+            answer.n_items = items.at(0);
+            answer.n_items_right = items.at(1);
+            answer.n_items_before_error = items.at(2);
+        }
+        document.answers.push_back(answer);
+    }
     document.output_error = json.at("output_error");
     return document;
 }
@@ -143,8 +157,12 @@ Suite::Suite(const SuiteRequest &request, const std::string &device) : request_(
     record_.origin = request.origin;
     record_.build = lk_build_info();
     record_.device = device;
-    const std::uint64_t n_tokens =
-        *std::max_element(request.contexts.begin(), request.contexts.end());
+    std::uint64_t n_tokens = *std::max_element(request.contexts.begin(), request.contexts.end());
+    std::size_t n_answer_tokens = 0;
+    for (const llama::Task *task : request.tasks)
+        if (task->scoring == llama::Scoring::kItems)
+            n_answer_tokens = std::max(n_answer_tokens, task->answer_tokens);
+    n_tokens += n_answer_tokens;
     for (const SuitePlan &plan : request.plans)
         record_.plans.push_back(describe(plan, n_tokens));
     if (!request.record.empty() && std::filesystem::exists(request.record))

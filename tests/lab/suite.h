@@ -48,7 +48,7 @@ struct SuitePlanInfo {
     std::string name, family, digest;
     double limit_bits = 0;
     double bits_per_value = 0;
-    std::uint64_t n_tokens = 0;  // of the sizes below, the longest context
+    std::uint64_t n_tokens = 0;  // of the sizes below: the longest context with its long answer
     std::uint64_t kv_bytes = 0;  // codes, ranges, minima and recent tokens
     std::uint64_t fp16_bytes = 0;
 };

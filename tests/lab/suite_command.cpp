@@ -36,6 +36,7 @@ struct SuiteOptions {
     std::vector<std::uint64_t> seeds = {1};
     std::vector<double> limits;
     std::vector<std::string> families;  // of --limits; empty = all
+    std::uint64_t sized_tokens = 8192;
     std::string stats;
     CalibrationOptions calibration;
     TableOptions tables;
@@ -64,7 +65,8 @@ std::vector<SuitePlan> suite_plans(const SuiteOptions &options, llama::Model &mo
     }
     if (!options.limits.empty()) {
         const llama::CalibratorHandle statistics = suite_statistics(options, model);
-        for (SuitePlan &plan : family_plans(statistics.get(), options.limits, options.families))
+        for (SuitePlan &plan :
+             family_plans(statistics.get(), options.limits, options.families, options.sized_tokens))
             plans.push_back(std::move(plan));
     }
     for (const std::string &family : options.families)
@@ -158,7 +160,12 @@ void add_suite(CLI::App &app, int &exit_code) {
             "bits per value: of KIVI, KIVI with sinks, Kitty, ChanMix, Cocktail, PM-KVQ and "
             "auto the largest plan within each, next to --plans")
         ->delimiter(',')
-        ->check(CLI::Range(2.125, 16.0));
+        ->check(CLI::Range(1.0, 16.0));
+    command
+        ->add_option("--sized-tokens", options->sized_tokens,
+                     "of the sequence that the bits and budgets of --limits are counted for")
+        ->capture_default_str()
+        ->check(CLI::Range(256u, 1u << 20));
     command->add_option("--families", options->families, "only these of --limits")->delimiter(',');
     command->add_option("--stats", options->stats,
                         "statistics for --limits; default those of --calibrate, made here");

@@ -59,6 +59,15 @@ double mean_of(const std::vector<double> &values) {
                                 static_cast<double>(values.size());
 }
 
+// Of the mean.
+double standard_error(const std::vector<double> &values) {
+    const double count = static_cast<double>(values.size()), mean = mean_of(values);
+    double square = 0;
+    for (const double value : values)
+        square += (value - mean) * (value - mean);
+    return values.size() < 2 ? 0 : std::sqrt(square / (count - 1) / count);
+}
+
 std::string percent_cell(const SuiteSum &sum) {
     const Interval interval = wilson_interval(sum.n_right, sum.n_questions);
     return format_fixed(sum.exact_match(), 1) + " (" + format_fixed(interval.low, 0) + ".." +
@@ -167,13 +176,21 @@ std::string paired_table(const SuiteRecord &record) {
 
 Json sum_json(const SuiteSum &sum) {
     const Interval interval = wilson_interval(sum.n_right, sum.n_questions);
-    return {{"questions", sum.n_questions},
-            {"right", sum.n_right},
-            {"exact_match_percent", sum.exact_match()},
-            {"interval_95_percent", {interval.low, interval.high}},
-            {"bits_per_byte", sum.bits_per_byte()},
-            {"divergence_bits", sum.divergence_per_byte()},
-            {"output_error", sum.mean_output_error()}};
+    const Interval documents = sum.document_interval();
+    Json json = {{"questions", sum.n_questions},
+                 {"right", sum.n_right},
+                 {"exact_match_percent", sum.exact_match()},
+                 {"interval_95_percent", {interval.low, interval.high}},
+                 {"documents", sum.n_documents},
+                 {"document_interval_95_percent", {documents.low, documents.high}},
+                 {"bits_per_byte", sum.bits_per_byte()},
+                 {"divergence_bits", sum.divergence_per_byte()},
+                 {"output_error", sum.mean_output_error()}};
+    if (sum.n_items != 0)
+        json["items"] = {{"items", sum.n_items},
+                         {"right_percent", sum.items_right()},
+                         {"before_error", sum.n_items_before_error}};
+    return json;
 }
 
 Json test_json(const PairedTest &test) {
@@ -207,7 +224,25 @@ void SuiteSum::add(const DocumentResult &document) {
         n_bytes += answer.n_bytes;
         bits += answer.bits;
         divergence += answer.divergence;
+        n_items += answer.n_items;
+        n_items_right += answer.n_items_right;
+        if (answer.n_items != 0)
+            n_items_before_error.push_back(answer.n_items_before_error);
     }
+    SuiteSum own;
+    for (const Answer &answer : document.answers)
+        own.n_right += answer.is_right ? 1 : 0;
+    own.n_questions = document.answers.size();
+    documents.push_back(own.exact_match());
+}
+
+double SuiteSum::items_right() const {
+    return n_items == 0 ? 0
+                        : 100.0 * static_cast<double>(n_items_right) / static_cast<double>(n_items);
+}
+Interval SuiteSum::document_interval() const {
+    const double mean = mean_of(documents), error = kNormal95 * standard_error(documents);
+    return {mean - error, mean + error};
 }
 
 double SuiteSum::exact_match() const {
@@ -257,10 +292,7 @@ PairedTest compare_plans(const SuiteRecord &record, const std::string &a, const 
     test.n_documents = d.size();
     test.difference = mean_of(d);
     const double count = static_cast<double>(d.size());
-    double square = 0;
-    for (const double value : d)
-        square += (value - test.difference) * (value - test.difference);
-    const double deviation = d.size() < 2 ? 0 : std::sqrt(square / (count - 1) / count);
+    const double deviation = standard_error(d);
     test.low = test.difference - kNormal95 * deviation;
     test.high = test.difference + kNormal95 * deviation;
     test.least = test.difference - kOneSided95 * deviation;

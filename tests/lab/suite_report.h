@@ -14,10 +14,15 @@ namespace cli {
 // Sums over cells of one plan.
 struct SuiteSum {
     std::size_t n_questions = 0, n_right = 0, n_bytes = 0, n_documents = 0;
+    std::size_t n_items = 0, n_items_right = 0;     // of long answers
+    std::vector<std::size_t> n_items_before_error;  // of each long answer
+    std::vector<double> documents;                  // exact match, percent
     double bits = 0, divergence = 0, output_error = 0;
 
     void add(const DocumentResult &document);
     double exact_match() const;          // percent
+    double items_right() const;          // percent
+    Interval document_interval() const;  // of the mean of documents, 95 %
     double bits_per_byte() const;        // -log2 p
     double divergence_per_byte() const;  // bits
     double mean_output_error() const;

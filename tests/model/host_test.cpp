@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "llama/safetensors.h"
 #include "llama/tasks.h"
@@ -112,8 +113,9 @@ void check_tasks() {
             expect(one.context[0] == '\0' && count(one.context, std::string(1, '\0')) == 1,
                    name + ": byte 0 comes first and once");
             for (const llama::Question &question : one.questions) {
-                expect(question.prompt[0] == '\n' && question.answer.back() == '.',
-                       name + ": a question's ends");
+                expect(question.prompt[0] == '\n', name + ": a question's begin");
+                expect(!question.items.empty() || question.answer.back() == '.',
+                       name + ": an answer's end");
             }
         }
     }
@@ -146,6 +148,46 @@ void check_needles() {
     }
 }
 
+// Items follow each other up to the end; `between` is what may lie before one.
+std::vector<std::string> items_of(const llama::Question &question, const std::string &between) {
+    std::vector<std::string> texts;
+    std::size_t at = 0;
+    for (const llama::Item &item : question.items) {
+        const std::string gap = question.answer.substr(at, item.begin - at);
+        expect(gap.empty() || gap == between, "between items: \"" + gap + "\"");
+        texts.push_back(question.answer.substr(item.begin, item.end - item.begin));
+        at = item.end;
+    }
+    expect(at == question.answer.size(), "the last item ends the answer");
+    return texts;
+}
+
+void check_long_answers() {
+    const llama::Material material{"Some words of text.\nAnd a line.\n", {}};
+    const llama::Document walk =
+        llama::make_document(*llama::find_task("walk-2048"), 1024, 3, material);
+    std::string from = walk.questions[0].prompt.substr(3);
+    std::set<std::string> names;
+    const std::vector<std::string> steps = items_of(walk.questions[0], "");
+    for (const std::string &step : steps) {
+        const std::string name = step.substr(0, step.find(' '));
+        expect(step == name + " := ", "an item of a walk is a name with its mark");
+        expect(count(walk.context, "\n" + from + name + ".\n") == 1, "each hop is a line");
+        from = step;
+        names.insert(name);
+    }
+    expect(names.size() < steps.size() && count(walk.context, " := ") == names.size(),
+           "a walk goes around all lines");
+    const llama::Document recital =
+        llama::make_document(*llama::find_task("recite-2048"), 1024, 3, material);
+    std::string words;
+    for (const std::string &word : items_of(recital.questions[0], recital.questions[0].prompt))
+        words += word;
+    const std::string list = words.substr(0, words.find('.') + 1);
+    expect(list.size() == 513 && words == list + list + list + list, "a list four times in a row");
+    expect(count(recital.context, "\nList: " + list + "\n") == 1, "that is in the context");
+}
+
 }  // namespace
 
 int main() {
@@ -153,6 +195,7 @@ int main() {
     flip_header_bytes();
     check_tasks();
     check_needles();
+    check_long_answers();
     std::printf("%s\n", n_failed == 0 ? "ok" : "failed");
     return n_failed == 0 ? 0 : 1;
 }

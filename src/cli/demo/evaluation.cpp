@@ -12,10 +12,33 @@ namespace cli {
 namespace {
 
 constexpr std::size_t kStreamTokens = 128;
+constexpr std::size_t kDecodeTokens = 16;  // a divisor of what pages and recent tokens have
 constexpr std::size_t kTimedTokens = 32;
-constexpr std::uint64_t kAnswerTokens = 1200;  // for the longest answer after a context
 constexpr std::uint64_t kSeedStride = 1000003;
 constexpr double kWilsonZ = 1.96;
+
+std::uint64_t longest_answer(const std::vector<const llama::Task *> &tasks) {
+    std::size_t n_tokens = 0;
+    for (const llama::Task *task : tasks)
+        n_tokens = std::max(n_tokens, task->answer_tokens);
+    return n_tokens;
+}
+
+Answer graded(const llama::Question &question, const llama::Score &score, double divergence) {
+    const auto is_right = [&](const llama::Item &item) {
+        const auto first = score.right.begin();
+        return std::all_of(first + static_cast<std::ptrdiff_t>(item.begin),
+                           first + static_cast<std::ptrdiff_t>(item.end), [](bool b) { return b; });
+    };
+    Answer answer = {score.exact(), score.n_tokens, score.bits, divergence};
+    for (const llama::Item &item : question.items) {
+        answer.n_items_right += is_right(item) ? 1 : 0;
+        answer.n_items_before_error += answer.n_items_right == ++answer.n_items ? 1 : 0;
+    }
+    if (answer.n_items != 0)
+        answer.is_right = answer.n_items_right == answer.n_items;
+    return answer;
+}
 
 // All plans at one context length.
 class Round {
@@ -46,13 +69,14 @@ class Round {
     void end_plan(std::size_t plan, Progress &progress);
     void ask_alone(std::size_t task_index, const llama::Document &document, Progress &progress);
     void ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
-                      const llama::Tokens &prompt, const llama::Tokens &answer, Progress &progress);
+                      const llama::Question &question, Progress &progress);
 
     lk_context *context_;
     llama::TensorSpace &space_;
     llama::Model &model_;
     const EvaluationRequest &request_;
     std::uint64_t n_tokens_;
+    std::uint64_t n_most_tokens_;  // with an answer
     std::size_t n_vocabulary_;
     std::unique_ptr<llama::Session> reference_;  // an FP16 cache, when comparing
     std::vector<std::unique_ptr<llama::Session>> sessions_;
@@ -69,12 +93,13 @@ Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model
       model_(model),
       request_(request),
       n_tokens_(n_tokens),
+      n_most_tokens_(n_tokens + longest_answer(request.tasks)),
       n_vocabulary_(model.config().n_vocabulary) {
     if (request.compares) {
         const llama::PlanHandle fp16 = llama::make_preset("fp16", model.geometry());
-        reference_ = std::make_unique<llama::Session>(context, space, model, fp16.get(),
-                                                      n_tokens + kAnswerTokens,
-                                                      static_cast<std::uint32_t>(n_tokens));
+        reference_ =
+            std::make_unique<llama::Session>(context, space, model, fp16.get(), n_most_tokens_,
+                                             static_cast<std::uint32_t>(n_tokens));
     }
     for (std::size_t p = 0; p < request.plans.size(); ++p) {
         const lk_plan *plan = request.plans[p].get();
@@ -100,8 +125,7 @@ Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model
 
 std::unique_ptr<llama::Session> Round::make_session(std::size_t plan) const {
     return std::make_unique<llama::Session>(context_, space_, model_, request_.plans[plan].get(),
-                                            n_tokens_ + kAnswerTokens,
-                                            static_cast<std::uint32_t>(n_tokens_));
+                                            n_most_tokens_, static_cast<std::uint32_t>(n_tokens_));
 }
 
 void Round::make_documents() {
@@ -212,7 +236,7 @@ void Round::ask_alone(std::size_t task_index, const llama::Document &document, P
             const llama::Score score = sessions_[p]->score(
                 prompt, llama::as_tokens(document.questions[i].answer), &logits);
             end_classes(p);
-            results_[p].tasks[task_index].add(score,
+            results_[p].tasks[task_index].add(document.questions[i], score,
                                               llama::divergence(exact[i], logits, n_vocabulary_));
         }
         end_plan(p, progress);
@@ -220,24 +244,29 @@ void Round::ask_alone(std::size_t task_index, const llama::Document &document, P
 }
 
 void Round::ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
-                         const llama::Tokens &prompt, const llama::Tokens &answer,
-                         Progress &progress) {
+                         const llama::Question &question, Progress &progress) {
+    const llama::Tokens prompt = llama::as_tokens(question.prompt);
+    const llama::Tokens answer = llama::as_tokens(question.answer);
+    const std::size_t step_tokens = request_.tasks[task_index]->scoring == llama::Scoring::kItems
+                                        ? kDecodeTokens
+                                        : kStreamTokens;
     progress.step("encode " + std::to_string(prefix.size()) + " tokens for all plans");
     encode(prefix);
     compare_outputs(task_index, prompt, answer);
     std::vector<float> exact, logits;
     if (reference_ != nullptr) {
         progress.step(std::string("FP16 cache, ") + request_.tasks[task_index]->name);
-        (void)reference_->score_kept(prompt, answer, kStreamTokens, &exact);
+        (void)reference_->score_kept(prompt, answer, step_tokens, &exact);
     }
     for (std::size_t p = 0; p < sessions_.size(); ++p) {
         progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
         if (results_[p].kv_bytes == 0)
             measure_bytes(p);
         classify(p, prompt);
-        const llama::Score score = sessions_[p]->score_kept(prompt, answer, kStreamTokens, &logits);
+        const llama::Score score = sessions_[p]->score_kept(prompt, answer, step_tokens, &logits);
         end_classes(p);
-        results_[p].tasks[task_index].add(score, llama::divergence(exact, logits, n_vocabulary_));
+        results_[p].tasks[task_index].add(question, score,
+                                          llama::divergence(exact, logits, n_vocabulary_));
         end_plan(p, progress);
     }
 }
@@ -249,14 +278,13 @@ void Round::run_document(std::size_t task_index, const llama::Document &document
         result.tasks[task_index].documents.emplace_back();
     if (task.scoring == llama::Scoring::kAlone) {
         ask_alone(task_index, document, progress);
-    } else if (task.scoring == llama::Scoring::kStream) {
-        ask_in_steps(task_index, llama::as_tokens(document.context),
-                     llama::as_tokens(document.questions[0].prompt),
-                     llama::as_tokens(document.questions[0].answer), progress);
+    } else if (task.scoring == llama::Scoring::kText) {
+        const std::string &text = document.context;
+        const std::size_t half = text.size() / 2;
+        ask_in_steps(task_index, llama::as_tokens(text.substr(0, half - 1)),
+                     {text.substr(half - 1, 1), text.substr(half)}, progress);
     } else {
-        const llama::Tokens all = llama::as_tokens(document.context);
-        const auto half = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-        ask_in_steps(task_index, {all.begin(), half - 1}, {*(half - 1)}, {half, all.end()},
+        ask_in_steps(task_index, llama::as_tokens(document.context), document.questions.front(),
                      progress);
     }
 }
@@ -314,10 +342,11 @@ void Round::measure_speed(std::size_t plan, Progress &progress) {
 
 }  // namespace
 
-void TaskResult::add(const llama::Score &score, double divergence) {
-    documents.back().answers.push_back({score.exact(), score.n_tokens, score.bits, divergence});
+void TaskResult::add(const llama::Question &question, const llama::Score &score,
+                     double divergence) {
+    documents.back().answers.push_back(graded(question, score, divergence));
     ++n_questions;
-    n_right += score.exact();
+    n_right += documents.back().answers.back().is_right;
     n_bytes += score.n_tokens;
     n_bytes_right += score.n_right;
     bits += score.bits;

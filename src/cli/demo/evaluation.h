@@ -47,6 +47,9 @@ struct Answer {
     std::size_t n_bytes = 0;
     double bits = 0;        // sum of -log2 p
     double divergence = 0;  // sum over bytes of KL(FP16 cache, this one) in bits; when comparing
+    // Of a long answer. Each item follows the right answer up to it, so the items before the
+    // first wrong one are those of a greedy answer.
+    std::size_t n_items = 0, n_items_right = 0, n_items_before_error = 0;
 };
 
 // The answers to the questions about one document.
@@ -64,8 +67,9 @@ struct TaskResult {
     std::size_t n_bytes_right = 0;
     double bits = 0;  // sum of -log2 p
 
-    void add(const llama::Score &score, double divergence);  // to the last document
-    double exact_match() const;                              // percent
+    // To the last document.
+    void add(const llama::Question &question, const llama::Score &score, double divergence);
+    double exact_match() const;  // percent
     double bits_per_byte() const;
     double bits_error() const;  // half of the 95 % interval of a question's bits per byte
 };

@@ -25,6 +25,12 @@ Document make_trace_direct(std::size_t n_tokens, Random &random, std::size_t n_h
 Document make_repeat(std::size_t n_tokens, Random &random, const Material &material,
                      std::size_t n_bytes);
 
+// Long answers of n_bytes or up to one item more. A cycle of assignments to follow, a name an item:
+Document make_walk(std::size_t n_tokens, Random &random, std::size_t n_bytes);
+// A list of 512 bytes to repeat over and over, a word an item:
+Document make_recital(std::size_t n_tokens, Random &random, const Material &material,
+                      std::size_t n_bytes);
+
 }  // namespace llama
 
 #endif

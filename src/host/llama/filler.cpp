@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kTokensPerNeedle = 170;
 constexpr std::size_t kMaxNeedles = 24;
 constexpr std::size_t kLineBytes = 48;
+constexpr std::size_t kRecitedBytes = 512;
 const std::string kNeedle = "The code of ";
 
 std::string filler_of(const Material &material, std::size_t n_bytes, Random &random) {
@@ -136,6 +137,25 @@ Document make_repeat(std::size_t n_tokens, Random &random, const Material &mater
     document.context =
         std::string(1, '\0') + filler.substr(0, place) + lead + list + ".\n" + filler.substr(place);
     document.questions.push_back({lead, list + "."});
+    return document;
+}
+
+// Items are words with the byte after each; the lead of each further time belongs to none.
+Document make_recital(std::size_t n_tokens, Random &random, const Material &material,
+                      std::size_t n_bytes) {
+    Document document = make_repeat(n_tokens, random, material, kRecitedBytes);
+    Question &question = document.questions.front();
+    const std::string list = question.answer, lead = question.prompt;
+    question.answer.clear();
+    while (question.answer.size() < n_bytes) {
+        if (!question.answer.empty())
+            question.answer += lead;
+        for (std::size_t at = 0, end; at < list.size(); at = end) {
+            end = list.find_first_of(" .", at) + 1;
+            question.items.push_back({question.answer.size(), question.answer.size() + end - at});
+            question.answer += list.substr(at, end - at);
+        }
+    }
     return document;
 }
 

@@ -148,6 +148,33 @@ Document make_trace(std::size_t n_tokens, Random &random, const Material &) {
     return document;
 }
 
+Document make_walk(std::size_t n_tokens, Random &random, std::size_t n_bytes) {
+    constexpr std::size_t marks = 6;  // " := " and ".\n"
+    std::set<std::string> seen;
+    std::vector<std::string> names;
+    std::size_t room_bytes = n_tokens - 1;
+    for (;;) {
+        std::string name = random.letters(4, 6);
+        if (2 * name.size() + marks > room_bytes)
+            break;
+        if (!seen.insert(name).second)
+            continue;
+        room_bytes -= 2 * name.size() + marks;
+        names.push_back(std::move(name));
+    }
+    std::vector<std::string> lines;
+    for (std::size_t i = 0; i < names.size(); ++i)
+        lines.push_back(names[i] + " := " + names[(i + 1) % names.size()] + ".\n");
+    random.shuffle(lines);
+    Question question = {"\n> " + names[0] + " := ", ""};
+    for (std::size_t i = 1; question.answer.size() < n_bytes; ++i) {
+        const std::size_t begin = question.answer.size();
+        question.answer += names[i % names.size()] + " := ";
+        question.items.push_back({begin, question.answer.size()});
+    }
+    return {padded(lines, n_tokens), {std::move(question)}};
+}
+
 Document make_trace_direct(std::size_t n_tokens, Random &random, std::size_t n_hops) {
     const std::vector<Chain> chains = make_chains(n_tokens - 1, random);
     Document document;

@@ -22,6 +22,7 @@ struct Score {
     std::size_t n_tokens = 0;
     std::size_t n_right = 0;  // tokens that are the arg max
     double bits = 0;          // sum of -log2 p
+    std::vector<bool> right;  // of each token
     bool exact() const { return n_right == n_tokens; }
 };
 

@@ -19,7 +19,8 @@ void add_rows(Score &score, const std::vector<float> &logits, std::size_t n_voca
         for (std::size_t i = 0; i < n_vocabulary; ++i)
             sum += std::exp(double{row[i]} - top);
         score.bits += (top + std::log(sum) - double{row[target[r]]}) / std::log(2.0);
-        score.n_right += arg_max(row, n_vocabulary) == target[r];
+        score.right.push_back(arg_max(row, n_vocabulary) == target[r]);
+        score.n_right += score.right.back();
         ++score.n_tokens;
     }
 }

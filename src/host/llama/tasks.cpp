@@ -7,6 +7,8 @@
 namespace llama {
 namespace {
 
+constexpr std::size_t kLeadTokens = 128;  // of a question, and of the item that ends its answer
+
 using Maker = Document (*)(std::size_t, Random &, const Material &);
 
 struct Entry {
@@ -35,6 +37,16 @@ const std::vector<Entry> &entries() {
          [](std::size_t n, Random &r, const Material &m) { return make_repeat(n, r, m, 512); }},
         {{"repeat-1024", "a list of 1024 bytes repeated word for word", Scoring::kStream},
          [](std::size_t n, Random &r, const Material &m) { return make_repeat(n, r, m, 1024); }},
+        {{"walk-2048", "a cycle of assignments, written out over 2048 bytes", Scoring::kItems,
+          2048 + kLeadTokens},
+         [](std::size_t n, Random &r, const Material &) { return make_walk(n, r, 2048); }},
+        {{"walk-4096", "the same over 4096 bytes", Scoring::kItems, 4096 + kLeadTokens},
+         [](std::size_t n, Random &r, const Material &) { return make_walk(n, r, 4096); }},
+        {{"recite-2048", "a list of 512 bytes repeated 4 times in a row", Scoring::kItems,
+          2048 + kLeadTokens},
+         [](std::size_t n, Random &r, const Material &m) { return make_recital(n, r, m, 2048); }},
+        {{"recite-4096", "the same 8 times in a row", Scoring::kItems, 4096 + kLeadTokens},
+         [](std::size_t n, Random &r, const Material &m) { return make_recital(n, r, m, 4096); }},
         {{"text", "bits per byte of the text's second half", Scoring::kText}, make_text}};
     return list;
 }

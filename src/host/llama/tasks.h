@@ -11,9 +11,15 @@
 
 namespace llama {
 
+// Bytes of an answer that are graded together.
+struct Item {
+    std::size_t begin, end;
+};
+
 struct Question {
     std::string prompt;
-    std::string answer;  // ends in its terminator
+    std::string answer;            // ends in its terminator, a long one in its last item
+    std::vector<Item> items = {};  // of a long answer, in their order
 };
 
 struct Document {
@@ -50,6 +56,8 @@ class Random {
 enum class Scoring {
     kAlone,   // each question directly after the context, which is then rolled back
     kStream,  // one question, fed in steps of at most 128 tokens
+    kItems,   // one question with a long answer, which is graded item by item; fed 16 tokens at a
+              // time, so that pages are packed when decoding would pack them
     kText     // no question: bits per byte of the second half
 };
 
@@ -57,6 +65,7 @@ struct Task {
     const char *name;
     const char *about;  // one line
     Scoring scoring;
+    std::size_t answer_tokens = 1200;  // at most, with the question
 };
 
 const std::vector<Task> &all_tasks();
