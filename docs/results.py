@@ -3,7 +3,7 @@
 """Draws the tables of measured answers from what was recorded: python3 docs/results.py [--check].
 
 docs/results/NAME.json is what `lowkey-lab` (a study), `lowkey demo`, `plan` or `bench` printed with --json. In README.md, docs/
-and docs/lab/ the lines between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it; NAME `models` is all suites of proving models.
+and docs/lab/ the lines between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it; NAMEs `models` and `long` are all records of proving models.
 --check changes nothing and fails when
 a page differs."""
 import json
@@ -123,51 +123,94 @@ def suite_short(record: dict) -> str:
     return table(['plan', *(f'at most {limit:g} bits' for limit in limits)], rows)
 
 
-LEAST_FP16 = 90  # percent of a task's questions that each model answers from an FP16 cache
+LEAST_FP16 = 90  # percent of a task's questions that a model answers from an FP16 cache
 
 
-def models_tasks(records: list[dict]) -> list[str]:
-    """Tasks that all models have and answer at FP16."""
-    exact = [next(plan for plan in record['plans'] if plan['family'] == 'fp16')['tasks'] for record in records]
-    return [task for task in exact[0] if all(task in one and one[task]['exact_match_percent'] >= LEAST_FP16 for one in exact)]
+def models_tasks(record: dict) -> list[str]:
+    """Tasks that a model answers at FP16."""
+    exact = next(plan for plan in record['plans'] if plan['family'] == 'fp16')['tasks']
+    return [task for task, sums in exact.items() if sums['exact_match_percent'] >= LEAST_FP16]
+
+
+def models_means(records: dict[str, dict]) -> dict[str, dict[tuple[str, float], float]]:
+    """Of each model and plan, by family and limit: exact match in the mean of the model's tasks."""
+    return {name: {(plan['family'], plan['limit_bits']): sum(plan['tasks'][task]['exact_match_percent'] for task in tasks) / len(tasks)
+                   for plan in record['plans']} for name, record in records.items() for tasks in [models_tasks(record)]}
+
+
+def models_rows(records: dict[str, dict], keys: list[tuple[str, float]], named: bool) -> str:
+    """A row for each plan: the mean of each model's tasks, the mean of models, and how far below FP16 it is."""
+    means = models_means(records)
+    bits = {(plan['family'], plan['limit_bits']): plan['bits_per_value'] for record in records.values() for plan in record['plans']}
+    rows = []
+    for key in keys:
+        own = {name: one[key] for name, one in means.items() if key in one}
+        if len(own) < len(means):
+            continue
+        below = [means[name][('fp16', 0)] - value for name, value in own.items()]
+        limit = [] if named else [f'{key[1]:g}']
+        rows.append([*limit, f'`{key[0]}`', *([f'{bits[key]:.4g}'] if named else []), *(f'{value:.1f}' for value in own.values()),
+                     f'{sum(own.values()) / len(own):.1f}', f'{sum(below) / len(below):.1f} ({min(below):.1f}..{max(below):.1f})'])
+    head = ['plan', 'bits per value'] if named else ['at most', 'plan']
+    return table([*head, *(f'`{name}`' for name in means), 'mean', 'below FP16'], rows)
+
+
+def models_keys(records: dict[str, dict]) -> list[tuple[str, float]]:
+    return list(dict.fromkeys((plan['family'], plan['limit_bits']) for record in records.values() for plan in record['plans']))
 
 
 def models_short(records: dict[str, dict]) -> str:
-    """The FP16 cache and families by limits over proving models: exact match of the tasks that all models answer, mean over
-    models, and the lowest and the highest of a model. Nothing is drawn of a single model, or without a task."""
-    tasks = models_tasks(list(records.values())) if len(records) > 1 else []
-    if not tasks:
-        return ''
-    at = {name: {(plan['family'], plan['limit_bits']): sum(plan['tasks'][task]['exact_match_percent'] for task in tasks) / len(tasks)
-                 for plan in record['plans']} for name, record in records.items()}
-    first = next(iter(records.values()))
-    limits = sorted({plan['limit_bits'] for plan in first['plans']} - {0})
-    families = dict.fromkeys(plan['family'] for plan in first['plans'])
+    """Presets, and auto at each limit."""
+    keys = models_keys(records)
+    return (models_rows(records, [key for key in keys if not key[1]], True) + '\n' +
+            models_rows(records, sorted((key for key in keys if key[0] == 'auto'), key=lambda key: key[1]), False)) if records else ''
 
-    def cell(family: str, limit: float) -> str:
-        own = [one.get((family, limit), one.get((family, 0))) for one in at.values()]
-        if None in own:
-            return ''
-        return f'{sum(own) / len(own):.1f} ({min(own):.0f}..{max(own):.0f})'
 
-    rows = [[family, *(cell(family, limit) for limit in limits)] for family in families]
-    return (f'The mean over {len(records)} proving models ({", ".join(records)}; [what they are](../tests/model/README.md)), and the '
-            f'lowest and the highest of a model, over the tasks that all of them answer from an FP16 cache ({", ".join(tasks)}):\n\n' +
-            table(['plan', *(f'at most {limit:g} bits' for limit in limits)], rows))
+def models_methods(records: dict[str, dict]) -> str:
+    """All methods at equal bytes, limit by limit, where more than `auto` reaches the limit."""
+    keys = [key for key in models_keys(records) if key[1]]
+    limits = sorted({limit for family, limit in keys if family != 'auto'})
+    return models_rows(records, [key for limit in limits for key in keys if key[1] == limit], False) if records else ''
 
 
 def models_each(records: dict[str, dict]) -> str:
-    """Each model but the shipped one: exact match of the tasks that it answers at FP16, and -log2 p over all questions."""
+    """Every plan of each model, task by task, with intervals over documents, and -log2 p over all questions."""
     out = ''
-    for name, record in list(records.items())[1:]:
-        tasks, rows = models_tasks([record]), []
-        if not tasks:
-            continue
+    for name, record in records.items():
+        tasks, rows = models_tasks(record), []
         for plan in by_limit(record):
-            rows.append([limit_of(plan), plan['family'], f'{plan["bits_per_value"]:.3f}',
-                         *(match(plan['tasks'][task]) for task in tasks), f'{plan["questions"]["bits_per_byte"]:.4f}'])
-        out += f'\n`{name}`, {record["device"]}:\n\n' + table(['at most', 'plan', 'bits/value', *tasks, '-log2 p'], rows)
+            cells = []
+            for task in tasks:
+                low, high = plan['tasks'][task]['document_interval_95_percent']
+                cells.append(f'{plan["tasks"][task]["exact_match_percent"]:.1f} ({max(low, 0):.0f}..{min(high, 100):.0f})')
+            rows.append([limit_of(plan), plan['family'], f'{plan["bits_per_value"]:.3f}', *cells,
+                         f'{plan["questions"]["bits_per_byte"]:.4f}'])
+        counts = ', '.join(f'{record["plans"][0]["tasks"][task]["questions"]} of {task}' for task in tasks)
+        out += (f'\n`{name}`, {record["device"]}; questions: {counts}:\n\n' +
+                table(['at most', 'plan', 'bits/value', *tasks, '-log2 p'], rows))
     return out
+
+
+def long_rows(records: dict[str, dict]) -> str:
+    """Long answers: items of an answer that are right, and items before the first wrong one, by model and plan."""
+    rows = []
+    for key in models_keys(records):
+        cells, share = [], []
+        for record in records.values():
+            plan = next((plan for plan in record['plans'] if (plan['family'], plan['limit_bits']) == key), None)
+            if plan is None:
+                cells += ['-', '-']
+                continue
+            items = next(iter(plan['tasks'].values()))['items']
+            cells += [f'{items["right_percent"]:.2f}', f'{sum(items["before_error"]) / len(items["before_error"]):.0f}']
+            share.append(100 * plan['kv_bytes'] / plan['fp16_bytes'])
+        name = key[0] if not key[1] else f'{key[0]}, at most {key[1]:g} bits'
+        rows.append([name, f'{min(share):.0f}..{max(share):.0f}', *cells])
+    heads = []
+    for name, record in records.items():
+        task = next(iter(record['plans'][0]['tasks'].values()))
+        heads += [f'`{name}`: right, %', f'before an error, of {task["items"]["items"] // task["questions"]}']
+    return table(['plan', 'cache at the end, %', *heads], rows) if records else ''
 
 
 def task_headers(record: dict) -> list[str]:
@@ -440,26 +483,23 @@ VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_shor
          'demo': demo_rows, 'stress': stress_rows}
 
 
-# Of the suites of all proving models that were recorded, by the model's name.
-MODEL_VIEWS = {'short': models_short, 'each': models_each}
+# Of records of all proving models, by the model's name: models-NAME.json of the suite, long-NAME.json of long answers.
+MODEL_VIEWS = {'models': {'short': models_short, 'methods': models_methods, 'each': models_each}, 'long': {'items': long_rows}}
 
 
 def read(name: str) -> dict:
     return json.loads((ROOT / 'docs/results' / f'{name}.json').read_text(encoding='utf-8'))
 
 
-def read_models() -> dict[str, dict]:
-    records = {}
-    for name in json.loads((ROOT / 'tests/model/models.json').read_text(encoding='utf-8')):
-        record = 'suite' if name == 'prover' else f'suite-{name}'
-        if (ROOT / f'docs/results/{record}.json').exists():
-            records[name] = read(record)
-    return records
+def read_models(kind: str) -> dict[str, dict]:
+    names = json.loads((ROOT / 'tests/model/models.json').read_text(encoding='utf-8'))
+    return {name: read(f'{kind}-{name}') for name in names if (ROOT / f'docs/results/{kind}-{name}.json').exists()}
 
 
 def redraw(text: str) -> str:
     def one(found: re.Match) -> str:
-        drawn = MODEL_VIEWS[found[3]](read_models()) if found[2] == 'models' else VIEWS[found[3]](read(found[2]))
+        views = MODEL_VIEWS.get(found[2])
+        drawn = views[found[3]](read_models(found[2])) if views else VIEWS[found[3]](read(found[2]))
         return found[1] + drawn + found[4]
     return DRAWN.sub(one, text)
 

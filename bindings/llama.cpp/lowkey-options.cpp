@@ -35,19 +35,22 @@ std::string last_sentence() {
     return sentence;
 }
 
+// lk_plan_preset() makes it, lk_plan_preset_name() does not list it.
+constexpr const char *kDefaultPlan = "default";
+
 bool is_preset(const std::string &name) {
     for (uint32_t i = 0; const char *preset = lk_plan_preset_name(i); ++i) {
         if (name == preset)
             return true;
     }
-    return false;
+    return name == kDefaultPlan;
 }
 
 std::string presets() {
     std::string names;
     for (uint32_t i = 0; const char *preset = lk_plan_preset_name(i); ++i)
-        names += (i ? ", " : "") + std::string(preset);
-    return names;
+        names += std::string(preset) + ", ";
+    return names + kDefaultPlan;
 }
 
 lk_plan *read_plan(const std::string &path) {

@@ -190,12 +190,33 @@ LK_API const char *lk_plan_preset_name(uint32_t index);
  *   pm-kvq-paper  the same as published: keys per token too, groups of 128 channels; at 16 bits
  *              the first token (rounded up to 16 tokens) and the last tokens that do not fill a
  *              page yet, up to 128
+ *   default    lk_plan_default() without a limit; lk_plan_preset_name() does not list it
  *
  * geometry  read during the call; the plan keeps a copy without sink_logits
  * out       owned by the caller, destroyed by lk_plan_destroy(); NULL on failure
  *
  * Errors: LK_E_ARGUMENT (geometry), LK_E_NOT_FOUND (name), LK_E_NOMEM. */
 LK_API lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, lk_plan **out);
+
+/* Make the plan that, without statistics, answers best within a limit of bits; its name is
+ * "default". The order of the plans below is that of their answers on four proving models
+ * (docs/choosing-a-plan.md); the first one within the limit is made. A model's own statistics allow
+ * fewer bits: lk_calibrator_auto(). A later version may choose otherwise.
+ *
+ *   fp16, int8, kivi4         as presets
+ *   32 sinks, keys at 4 bits  and values at 2, then at 1
+ *   32 sinks, values at 1     and keys as kitty's, with 14/16, 12/16 .. 2/16 and none of the
+ *                             channels boosted
+ *
+ * geometry        read during the call; the plan keeps a copy without sink_logits
+ * bits_per_value  the plan's lk_plan_size.bits_per_value is at most this; up to 16. 0 = no limit:
+ *                 the narrowest plan whose answers are those of FP16 on all proving models, kivi4.
+ *                 lk_plan_preset("default") makes it too.
+ * out             owned by the caller, destroyed by lk_plan_destroy(); NULL on failure
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_BUDGET (even the fewest bits are more; the sentence has them),
+ * LK_E_NOMEM. */
+LK_API lk_status lk_plan_default(const lk_geometry *geometry, double bits_per_value, lk_plan **out);
 
 /* Copy a plan.
  *

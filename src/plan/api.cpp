@@ -29,12 +29,10 @@ struct Handle {
 
 lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for a plan"); }
 
-lk_status make_preset(const char *name, const lk_geometry *geometry, Plan *plan) {
+lk_status import_layers(const lk_geometry *geometry, Plan *plan) {
     Array<lk_layer> layers;
-    lk_status status = import_geometry(geometry, &layers);
-    if (status == LK_OK)
-        status = set_layers(plan, layers);
-    return status == LK_OK ? set_preset(plan, name) : status;
+    LK_TRY(import_geometry(geometry, &layers));
+    return set_layers(plan, layers);
 }
 
 lk_status check_index(const Plan &plan, uint32_t layer, uint32_t kv_head) {
@@ -164,8 +162,21 @@ lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes) {
 const char *lk_plan_preset_name(uint32_t index) { return lk::preset_name(index); }
 
 lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, lk_plan **out) {
-    return lk::make_plan(name, "name", out,
-                         [&](lk::Plan *model) { return lk::make_preset(name, geometry, model); });
+    return lk::make_plan(name, "name", out, [&](lk::Plan *model) {
+        LK_TRY(lk::import_layers(geometry, model));
+        return lk::set_preset(model, name);
+    });
+}
+
+lk_status lk_plan_default(const lk_geometry *geometry, double bits_per_value, lk_plan **out) {
+    const lk::FloatMode mode;
+    return lk::make_plan(geometry, "geometry", out, [&](lk::Plan *model) {
+        if (!(bits_per_value >= 0 && bits_per_value <= 16))
+            return lk::fail(LK_E_ARGUMENT, "bits_per_value is %g, must be from 0 to 16",
+                            bits_per_value);
+        LK_TRY(lk::import_layers(geometry, model));
+        return lk::set_default(model, bits_per_value);
+    });
 }
 
 lk_status lk_plan_copy(const lk_plan *plan, lk_plan **out) {

@@ -284,6 +284,9 @@ void set_name(Plan *plan, const char *name);
 // LK_E_NOT_FOUND, LK_E_NOMEM. The layers are set.
 lk_status set_preset(Plan *plan, const char *name);
 const char *preset_name(uint32_t index);
+// The plan without statistics that lk_plan_default() describes; 0 bits = no limit. LK_E_BUDGET,
+// LK_E_NOMEM. The layers are set.
+lk_status set_default(Plan *plan, double bits_per_value);
 
 // Read back; the index is in range.
 void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule *out);

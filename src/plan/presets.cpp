@@ -42,6 +42,29 @@ constexpr Preset kPresets[] = {
     // fill a page.
     {"pm-kvq-paper", 16, 16, 0, 0, 16, 0, LK_METADATA_F16, true, false, LK_AXIS_TOKEN, 128, 128},
 };
+// Plans without statistics, the one with the best answers first (docs/choosing-a-plan.md).
+constexpr Preset kDefaults[] = {
+    {"default", 16, 16, 0, 0, 0, 0, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 8, 8, 0, 0, 0, 128, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 4, 4, 0, 0, 0, 128, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 4, 2, 0, 0, 32, 128, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 2, 4, 14, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 2, 4, 12, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 2, 4, 10, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 2, 4, 8, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 2, 4, 6, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 2, 4, 4, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    // Below, whose values also have 1 bit, lists that are repeated word for word get lost.
+    {"default", 2, 1, 4, 10, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 8, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 6, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 4, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 4, 2, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"default", 2, 1, 0, 0, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
+};
+// The narrowest of them that answers as FP16 on all proving models.
+constexpr size_t kUnlimited = 1;
+
 constexpr uint8_t kRungs[] = {16, 8, 4, 2};
 
 constexpr uint32_t kPageTokens = 128;
@@ -72,33 +95,21 @@ KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
     return rule;
 }
 
-}  // namespace
-
-const char *preset_name(uint32_t index) {
-    return index < sizeof kPresets / sizeof *kPresets ? kPresets[index].name : nullptr;
-}
-
-lk_status set_preset(Plan *plan, const char *name) {
-    const Preset *preset = find_preset(name);
-    if (!preset)
-        return fail(LK_E_NOT_FOUND,
-                    "preset is \"%.64s\", must be one of fp16, int8, kivi4, kivi2, "
-                    "kitty, kitty-pro, wide-keys, wide-keys-pro, cocktail, pm-kvq, pm-kvq-paper",
-                    name);
-    set_name(plan, preset->name);
+lk_status set_rules_of(const Preset &preset, Plan *plan) {
+    set_name(plan, preset.name);
     set_pages(plan, kPageTokens);
-    if (preset->has_chunks)
+    if (preset.has_chunks)
         set_chunks(plan, default_chunk_rule());
-    set_recent(plan, preset->sink_tokens, preset->recent_tokens);
-    (void)set_metadata(plan, LK_ALL, preset->metadata);
+    set_recent(plan, preset.sink_tokens, preset.recent_tokens);
+    (void)set_metadata(plan, LK_ALL, preset.metadata);
     ValueRule value;
-    value.bits = preset->value_bits;
-    if (preset->has_ladder)
+    value.bits = preset.value_bits;
+    if (preset.has_ladder)
         (void)set_ladder(plan, LK_ALL, kRungs, sizeof kRungs, kRungs[0]);
     for (uint32_t l = 0, end; l < plan->layers.size(); l = end) {
         const lk_layer &geometry = plan->layers[l].geometry;
-        const KeyRule key = key_rule(*preset, geometry.head_dim);
-        value.group = group_within(preset->value_group, geometry.head_dim);
+        const KeyRule key = key_rule(preset, geometry.head_dim);
+        value.group = group_within(preset.value_group, geometry.head_dim);
         LK_TRY(set_rules(plan, l, key, value));
         for (end = l + 1; end < plan->layers.size() &&
                           plan->layers[end].geometry.n_kv_heads == geometry.n_kv_heads &&
@@ -108,6 +119,41 @@ lk_status set_preset(Plan *plan, const char *name) {
     }
     follow_kv_layers(plan);
     return LK_OK;
+}
+
+}  // namespace
+
+const char *preset_name(uint32_t index) {
+    return index < sizeof kPresets / sizeof *kPresets ? kPresets[index].name : nullptr;
+}
+
+lk_status set_preset(Plan *plan, const char *name) {
+    if (!std::strcmp(name, kDefaults->name))
+        return set_default(plan, 0);
+    const Preset *preset = find_preset(name);
+    if (preset)
+        return set_rules_of(*preset, plan);
+    return fail(
+        LK_E_NOT_FOUND,
+        "preset is \"%.64s\", must be one of fp16, int8, kivi4, kivi2, "
+        "kitty, kitty-pro, wide-keys, wide-keys-pro, cocktail, pm-kvq, pm-kvq-paper, default",
+        name);
+}
+
+lk_status set_default(Plan *plan, double bits_per_value) {
+    if (bits_per_value == 0)
+        return set_rules_of(kDefaults[kUnlimited], plan);
+    double least = 0;
+    for (const Preset &preset : kDefaults) {
+        LK_TRY(set_rules_of(preset, plan));
+        lk_plan_size size = {};
+        LK_TRY(plan_bytes(*plan, 1, 1, 1, &size));
+        least = size.bits_per_value;
+        if (least <= bits_per_value)
+            return LK_OK;
+    }
+    return fail(LK_E_BUDGET, "bits_per_value is %g, must be at least %g without statistics",
+                bits_per_value, least);
 }
 
 }  // namespace lk

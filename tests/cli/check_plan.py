@@ -13,7 +13,7 @@ from harness import ROOT, check, expect, png_rows, png_size, run, safetensors
 
 def methods(folder: pathlib.Path) -> None:
     """Each method has its own help; an option of another one is refused by name."""
-    for name in ('fp16', 'kitty', 'cocktail', 'pm-kvq', 'chanmix', 'auto'):
+    for name in ('fp16', 'kitty', 'cocktail', 'pm-kvq', 'chanmix', 'auto', 'default'):
         expect(f'lowkey plan {name}' in run('plan', name, '--help').stdout, f'{name} --help has an example')
     expect('--bits' in run('plan', 'auto', '--help').stdout, 'auto takes bits')
     expect('--alpha' not in run('plan', 'kitty', '--help').stdout, 'kitty has no chunks')
@@ -53,6 +53,11 @@ def plans(folder: pathlib.Path) -> None:
         run('plan', name, '--layers', '2', '--save', str(saved))
         again = json.loads(run('plan', str(saved), '--json').stdout)
         expect(again['bits_per_value'] == want, f'{name} reads back')
+    for limit, want in ((None, 4.25), ('2.54', 2.53125), ('2.25', 2.15625), ('9', 8.25)):
+        words = () if limit is None else ('--bits', limit)
+        got = json.loads(run('plan', 'default', *words, '--json').stdout)
+        expect(got['name'] == 'default' and got['bits_per_value'] == want, f'default within {limit}: {want}')
+    expect('at least 1.75' in run('plan', 'default', '--bits', '1.5', code=1).stderr, 'no default of 1.5 bits')
     run('plan', 'kitty-pro', '--png', str(folder / 'plan.png'))
     width, height = png_size(folder / 'plan.png')
     expect(width >= 400 and height >= 300, 'the picture has a size to look at')
@@ -145,6 +150,9 @@ def calibration(folder: pathlib.Path) -> None:
     expect(small['bytes_total'] <= auto['bytes_total'], 'auto keeps a budget')
     run('plan', 'auto', '--stats', stats, code=2)
     expect('LK_E_BUDGET' in run('plan', 'auto', '--stats', stats, '--bits', '1', code=1).stderr, 'a limit')
+    own = json.loads(run('plan', 'default', '--stats', stats, '--json').stdout)
+    expect(own['name'] == 'auto' and own['bits_per_value'] <= 2.25, 'with statistics the default is auto')
+    run('plan', 'default', '--stats', stats, '--layers', '2', code=2)
     none = folder / 'none.safetensors'
     for name, wrong, part in [('layer.1.k', ([tokens, 2, d], [float('nan')] + k[1:]), 'layer 1, head 0, channel 0, token 0'),
                               ('layer.1.k', ([tokens * 2, 1, d], k), 'layer.1.probe_k'),

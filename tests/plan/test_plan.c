@@ -1,6 +1,8 @@
 /* Plans as a whole: initial state, pages, names and windows, validation, every documented error.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "plan_test.h"
 
 static void init_functions_set_the_documented_state(void **state) {
@@ -42,6 +44,115 @@ static void bad_preset_calls_are_refused(void **state) {
     m.geometry.size = 4;
     expect_failure(lk_plan_preset("fp16", &m.geometry, &plan), LK_E_ARGUMENT, "geometry.size is 4");
     assert_null(plan);
+}
+
+static double bits_of(const lk_plan *plan) {
+    lk_plan_size size;
+    assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+    assert_int_equal(lk_plan_bytes(plan, 8192, 1, 512, &size), LK_OK);
+    return size.bits_per_value;
+}
+
+static lk_plan *default_plan(const struct model *m, double bits) {
+    lk_plan *plan = NULL;
+    if (lk_plan_default(&m->geometry, bits, &plan) != LK_OK)
+        fail_msg("%g bits: %s", bits, sentence());
+    assert_int_equal(lk_plan_validate(plan, &m->geometry), LK_OK);
+    assert_string_equal(lk_plan_name(plan), "default");
+    return plan;
+}
+
+/* The text of a preset under another name. */
+static void expect_preset(const lk_plan *plan, const char *preset, const struct model *m) {
+    lk_plan *other = make_plan(preset, m);
+    assert_int_equal(lk_plan_set_name(other, lk_plan_name(plan)), LK_OK);
+    char *text = write_json(plan), *expected = write_json(other);
+    assert_string_equal(text, expected);
+    free(text);
+    free(expected);
+    lk_plan_destroy(&other);
+}
+
+/* More bits never make a narrower plan, and presets come at their own bits. */
+static void a_default_plan_is_the_best_within_its_bits(void **state) {
+    (void)state;
+    const uint32_t dims[] = {32, 64, 80, 128, 256};
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; ++d) {
+        struct model m;
+        make_model(&m, 3, 2, 2, dims[d]);
+        double last = 0;
+        for (double limit = 2.25; limit <= 16; limit += 0.125) {
+            lk_plan *plan = default_plan(&m, limit);
+            assert_true(bits_of(plan) <= limit && bits_of(plan) >= last);
+            last = bits_of(plan);
+            lk_plan_destroy(&plan);
+        }
+        const char *const presets[] = {"fp16", "int8", "kivi4"};
+        for (size_t i = 0; i < sizeof presets / sizeof *presets; ++i) {
+            lk_plan *preset = make_plan(presets[i], &m);
+            lk_plan *plan = default_plan(&m, bits_of(preset));
+            expect_preset(plan, presets[i], &m);
+            lk_plan_destroy(&plan);
+            lk_plan_destroy(&preset);
+        }
+    }
+}
+
+static void the_default_without_a_limit_answers_as_fp16(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 2, 128);
+    lk_plan *plan = default_plan(&m, 0);
+    expect_preset(plan, "kivi4", &m);
+    lk_plan *named = make_plan("default", &m);
+    assert_string_equal(lk_plan_name(named), "default");
+    assert_true(bits_of(named) == bits_of(plan));
+    lk_plan_destroy(&named);
+    lk_plan_destroy(&plan);
+    for (uint32_t i = 0; lk_plan_preset_name(i); ++i)
+        assert_string_not_equal(lk_plan_preset_name(i), "default");
+}
+
+/* Bytes go to keys: values stay at 1 bit until all keys have 4. */
+static void a_narrow_default_widens_keys(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 2, 128);
+    const struct {
+        double limit;
+        uint32_t key, boosted, value;
+    } cases[] = {{1.75, 2, 0, 1},  {2.1, 2, 32, 1}, {2.3, 2, 64, 1}, {2.54, 2, 96, 1},
+                 {2.7, 2, 112, 1}, {2.75, 4, 0, 1}, {3.25, 4, 0, 2}, {4.2, 4, 0, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        lk_plan *plan = default_plan(&m, cases[i].limit);
+        lk_key_rule key = key_rule(2);
+        lk_value_rule value = value_rule(2);
+        uint32_t sinks = 0, recent = 0;
+        assert_int_equal(lk_plan_get_key(plan, 1, 1, &key), LK_OK);
+        assert_int_equal(lk_plan_get_value(plan, 1, 1, &value), LK_OK);
+        assert_int_equal(lk_plan_get_pages(plan, NULL, &sinks, &recent), LK_OK);
+        assert_int_equal(key.bits, cases[i].key);
+        assert_int_equal(key.boost_channels, cases[i].boosted);
+        assert_int_equal(value.bits, cases[i].value);
+        assert_true(sinks == 32 && recent == 128);
+        lk_plan_destroy(&plan);
+    }
+}
+
+static void bad_limits_of_default_plans_are_refused(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 2, 2, 128);
+    lk_plan *plan = (lk_plan *)&m;
+    expect_failure(lk_plan_default(&m.geometry, 1.5, &plan), LK_E_BUDGET, "must be at least 1.75");
+    assert_null(plan);
+    expect_failure(lk_plan_default(&m.geometry, -1, &plan), LK_E_ARGUMENT, "bits_per_value is -1");
+    expect_failure(lk_plan_default(&m.geometry, 16.5, &plan), LK_E_ARGUMENT, "is 16.5");
+    expect_failure(lk_plan_default(&m.geometry, NAN, &plan), LK_E_ARGUMENT, "from 0 to 16");
+    expect_failure(lk_plan_default(NULL, 3, &plan), LK_E_ARGUMENT, "geometry is NULL");
+    expect_failure(lk_plan_default(&m.geometry, 3, NULL), LK_E_ARGUMENT, "out is NULL");
+    m.geometry.n_layers = 0;
+    expect_failure(lk_plan_default(&m.geometry, 3, &plan), LK_E_ARGUMENT, "n_layers is 0");
 }
 
 static void pages_names_and_windows_are_checked(void **state) {
@@ -240,6 +351,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(init_functions_set_the_documented_state),
         cmocka_unit_test(bad_preset_calls_are_refused),
+        cmocka_unit_test(a_default_plan_is_the_best_within_its_bits),
+        cmocka_unit_test(the_default_without_a_limit_answers_as_fp16),
+        cmocka_unit_test(a_narrow_default_widens_keys),
+        cmocka_unit_test(bad_limits_of_default_plans_are_refused),
         cmocka_unit_test(pages_names_and_windows_are_checked),
         cmocka_unit_test(absent_places_are_not_found),
         cmocka_unit_test(null_plans_are_refused),

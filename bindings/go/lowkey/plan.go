@@ -205,6 +205,23 @@ func NewPlan(preset string, geometry Geometry) (*Plan, error) {
 	return newPlan(ptr), nil
 }
 
+// DefaultPlan makes the plan that, without statistics, answers best within so many bits of a packed value, ranges and
+// minima included; 0: the narrowest plan with the answers of FP16 on all proving models, which NewPlan("default") makes
+// too.
+func DefaultPlan(geometry Geometry, bitsPerValue float64) (*Plan, error) {
+	raw, free, err := geometry.raw()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	var ptr *C.lk_plan
+	err = call(func() C.lk_status { return C.lk_plan_default(raw, C.double(bitsPerValue), &ptr) })
+	if err != nil {
+		return nil, err
+	}
+	return newPlan(ptr), nil
+}
+
 // PlanFromJSON reads a plan from untrusted text.
 func PlanFromJSON(text []byte) (*Plan, error) {
 	block := C.CBytes(text)

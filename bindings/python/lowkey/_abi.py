@@ -309,6 +309,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_context_supports': (_status, [_p, _p]),
     'lk_plan_preset_name': (c_char_p, [_u32]),
     'lk_plan_preset': (_status, [c_char_p, _p, _p]),
+    'lk_plan_default': (_status, [_p, c_double, _p]),
     'lk_plan_copy': (_status, [_p, _p]),
     'lk_plan_destroy': (None, [_p]),
     'lk_plan_set_name': (_status, [_p, c_char_p]),

@@ -248,22 +248,33 @@ class Plan:
 
     @classmethod
     def preset(cls, name: str, geometry: Geometry) -> Plan:
-        """A plan that the library names: see presets(). Raises NotFoundError."""
+        """A plan that the library names: see presets(), or "default": default() without a limit.
+
+        Raises NotFoundError."""
         box, lk = ctypes.c_void_p(), library()
         check(lk.lk_plan_preset(name.encode(), _abi.byref(geometry.raw()), _abi.byref(box)))
         return cls(box, geometry)
 
     @classmethod
+    def default(cls, geometry: Geometry, bits: float = 0.0) -> Plan:
+        """The plan that, without statistics, answers best within so many bits of a packed value, ranges and minima
+        included; 0: the narrowest plan with the answers of FP16 on all proving models. Raises BudgetError."""
+        box, lk = ctypes.c_void_p(), library()
+        check(lk.lk_plan_default(_abi.byref(geometry.raw()), bits, _abi.byref(box)))
+        return cls(box, geometry)
+
+    @classmethod
     def named(cls, name: str | os.PathLike[str], geometry: Geometry) -> Plan:
-        """A preset, or the plan of a JSON file for this geometry. The name of a preset is never a file's.
+        """A preset or "default", or the plan of a JSON file for this geometry. Such a name is never a file's.
 
         Raises NotFoundError (neither a preset nor a file), FileError, CorruptError and MismatchError, which name the
         file and its fault."""
         text = os.fspath(name)
-        if text in presets():
+        names = [*presets(), 'default']
+        if text in names:
             return cls.preset(text, geometry)
         if not os.path.exists(text):
-            raise NotFoundError(f'plan is {text!r}, must be a preset ({", ".join(presets())}) or the path of a plan\'s '
+            raise NotFoundError(f'plan is {text!r}, must be a preset ({", ".join(names)}) or the path of a plan\'s '
                                 'JSON: there is no such file')
         try:
             with open(text, 'rb') as file:

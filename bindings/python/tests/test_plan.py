@@ -44,6 +44,21 @@ def test_presets(name):
         assert again.to_json() == plan.to_json()
 
 
+def test_default():
+    """Wherever a preset's name is taken, "default" is too."""
+    assert 'default' not in lowkey.presets()
+    with Plan.default(GEOMETRY) as plan, Plan.named('default', GEOMETRY) as named, Plan.preset('kivi4', GEOMETRY) as same:
+        assert plan.name == 'default' and plan.to_json() == named.to_json()
+        assert plan.bytes(8192).bits_per_value == same.bytes(8192).bits_per_value
+    for bits in (2.75, 3.0, 9.0, 16.0):
+        with Plan.default(GEOMETRY, bits) as plan:
+            assert bits / 2 < plan.bytes(8192).bits_per_value <= bits
+    with pytest.raises(lowkey.BudgetError, match='must be at least'):
+        Plan.default(GEOMETRY, 1.0)
+    with pytest.raises(lowkey.ArgumentError, match='from 0 to 16'):
+        Plan.default(GEOMETRY, 17.0)
+
+
 @pytest.mark.parametrize('spec', SPECS.values(), ids=SPECS)
 def test_fields_round_trip(spec):
     plan = Plan.build(GEOMETRY, spec)

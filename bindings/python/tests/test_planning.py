@@ -52,10 +52,13 @@ def is_as_before(model, attention='sdpa'):
     ('chanmix', {}), ('chanmix', dict(paper=True)), ('pm-kvq', dict(budget='3MiB', tokens=1024)),
     ('pm-kvq', dict(budget='3MiB', tokens=1024, paper=True)),
     ('pm-kvq', dict(budget='3MiB', tokens=1024, gradients=False)),
-    ('kitty', dict(paper=True)), ('kitty-pro', dict(bits=3.2)), ('cocktail', {})])
+    ('kitty', dict(paper=True)), ('kitty-pro', dict(bits=3.2)), ('cocktail', {}),
+    ('default', dict(bits=3.2, texts=None)), ('default', dict(bits=2.0, costs='none'))])
 def test_methods(method, limits):
     model = make_model('llama')
-    with plan(model, Letters(), method, **QUICK, **limits) as made:
+    with plan(model, Letters(), method, **{**QUICK, **limits}) as made:
+        if method == 'default':
+            assert made.name == ('auto' if limits.get('texts', TEXT) else 'default')
         made.validate(geometry_of(model.config))
         size, spec = made.bytes(2048), made.spec()
         assert size.bits_per_value <= limits.get('bits', 16)

@@ -126,14 +126,16 @@ std::vector<std::string> preset_names() {
 
 llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geometry &geometry) {
     const std::vector<std::string> names = preset_names();
-    if (std::find(names.begin(), names.end(), name_or_file) != names.end()) {
+    if (name_or_file == kDefaultPlan ||
+        std::find(names.begin(), names.end(), name_or_file) != names.end()) {
         return llama::make_preset(name_or_file, geometry);
     }
     llama::check_file(name_or_file);
     if (!std::ifstream(name_or_file)) {
         std::string list;
         for (const std::string &name : names)
-            list += (list.empty() ? "" : ", ") + name;
+            list += name + ", ";
+        list += kDefaultPlan;
         throw UsageError(name_or_file + " is neither a file nor a preset (" + list + ")");
     }
     const std::string text = read_file(name_or_file);

@@ -85,6 +85,9 @@ std::string missing_cuda_driver();
 // The presets' names, in the library's order.
 std::vector<std::string> preset_names();
 
+// lk_plan_preset() makes it, lk_plan_preset_name() does not list it.
+constexpr const char *kDefaultPlan = "default";
+
 // A preset by name, else a plan from a JSON file, which carries its own geometry.
 llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geometry &geometry);
 std::string plan_json(const lk_plan *plan);

@@ -48,6 +48,7 @@ struct PlanOptions {
 constexpr const char *kChanmix = "chanmix";
 constexpr const char *kPmkvq = "pm-kvq";  // without statistics the preset
 constexpr const char *kAuto = "auto";
+constexpr double kDefaultAutoBits = 2.25;  // of plan default with statistics
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 
 constexpr std::uint32_t kMostSequences = 65536;
@@ -215,14 +216,24 @@ lk_chanmix chanmix_options(const PlanOptions &options) {
                                    options.n_sequences, options.step_tokens);
 }
 
+// The plan without statistics.
+llama::PlanHandle make_default(const PlanOptions &options) {
+    const llama::Geometry geometry = options.geometry.geometry();
+    const lk_geometry view = geometry.view();
+    lk_plan *plan = nullptr;
+    llama::check(lk_plan_default(&view, options.bits_per_value, &plan));
+    return llama::PlanHandle(plan);
+}
+
 // A preset, a file, or a plan from statistics, which are then kept.
 llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle &statistics) {
-    if (options.plan != kChanmix && options.plan != kAuto && !is_pmkvq(options))
+    if (options.plan == kDefaultPlan && options.statistics.stats.empty())
+        return make_default(options);
+    const bool is_auto = options.plan == kAuto || options.plan == kDefaultPlan;
+    if (options.plan != kChanmix && !is_auto && !is_pmkvq(options))
         return load_plan(options.plan, options.geometry.geometry());
     statistics = load_statistics(options.statistics.stats);
-    if (options.plan == kAuto) {
-        if (options.bits_per_value == 0 && options.budget_bytes == 0)
-            throw UsageError("auto needs --bits or --budget");
+    if (is_auto) {
         return make_auto(statistics.get(),
                          {options.bits_per_value, options.budget_bytes, options.n_tokens,
                           options.n_sequences, options.step_tokens});
@@ -361,12 +372,24 @@ void add_pmkvq(CLI::App &command, PlanOptions &options) {
     add_common(command, options);
 }
 
-void add_auto(CLI::App &command, PlanOptions &options) {
-    options.statistics.add_file(command)->required();
-    command
+CLI::Option *add_bits(CLI::App &command, PlanOptions &options) {
+    return command
         .add_option("--bits", options.bits_per_value,
                     "the most bits per value, ranges and minima included")
         ->check(CLI::Range(0.5, 16.0));
+}
+
+void add_auto(CLI::App &command, PlanOptions &options) {
+    options.statistics.add_file(command)->required();
+    add_bits(command, options);
+    add_common(command, options);
+}
+
+void add_default(CLI::App &command, PlanOptions &options) {
+    CLI::Option *stats = options.statistics.add_file(command);
+    add_bits(command, options);
+    for (CLI::Option *option : options.geometry.add_to(command))
+        option->excludes(stats);
     add_common(command, options);
 }
 
@@ -397,6 +420,9 @@ constexpr Method kMethods[] = {
     {"pm-kvq-paper", "PM-KVQ as published, without statistics", add_preset, "--tokens 32K"},
     {kChanmix, "ChanMix: 1, 2 or 3 bits by channel, 4 in heads that retrieve; from statistics",
      add_chanmix, "--stats stats.safetensors --plot plan.png -o plan.json"},
+    {kDefaultPlan,
+     "the best answers within --bits: without statistics those on four models, with them auto's",
+     add_default, "--layers 32 --kv-heads 8 --head-dim 128 --bits 2.54"},
     {kAuto, "the widths of least error within --bits or --budget; from statistics", add_auto,
      "--stats stats.safetensors --bits 2.25 -o plan.json"},
 };
@@ -419,8 +445,11 @@ void add_method(CLI::App &command, const Method &method, int &exit_code) {
     method.add(*own, *options);
     own->callback([&command, options, &exit_code] {
         check_order(command, options->plan);
-        if (options->plan == kAuto && options->bits_per_value == 0 && options->budget_bytes == 0)
+        const bool has_limit = options->bits_per_value != 0 || options->budget_bytes != 0;
+        if (options->plan == kAuto && !has_limit)
             throw UsageError("auto needs --bits or --budget");
+        if (options->plan == kDefaultPlan && !options->statistics.stats.empty() && !has_limit)
+            options->bits_per_value = kDefaultAutoBits;
         exit_code = run_plan(*options);
     });
 }

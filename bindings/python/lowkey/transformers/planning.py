@@ -19,8 +19,8 @@ from .progress import Progress
 from .sampling import Sampler
 from .texts import PAGE_TOKENS, Encoder, Text, make_cost_texts, read_cost_texts, read_texts
 
-METHODS = ('auto', 'chanmix', 'pm-kvq', 'kitty', 'kitty-pro', 'cocktail')
-_PRESETS = ('kitty', 'kitty-pro', 'cocktail')
+METHODS = ('auto', 'chanmix', 'pm-kvq', 'kitty', 'kitty-pro', 'cocktail', 'default')
+_PRESETS = ('kitty', 'kitty-pro', 'cocktail', 'default')
 _BITS = 2.25
 _DOCUMENT_TOKENS = 2048
 _TEXT_TOKENS = 16384
@@ -39,7 +39,8 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
 
     model            a causal model of transformers with full or sliding-window attention
     tokenizer        callable: tokenizer(text)["input_ids"]; None where texts and cost_texts are token ids
-    method           "auto", "chanmix", "pm-kvq"; or "kitty", "kitty-pro", "cocktail", which run no model
+    method           "auto", "chanmix", "pm-kvq"; or "kitty", "kitty-pro", "cocktail", which run no model; or "default":
+                     "auto" where texts are given, else Plan.default(), which runs no model
     bits             most bits of a packed value, ranges and minima included; "auto" without bits and budget: 2.25
     budget           most bytes of a cache of ``sequences`` sequences of ``tokens`` tokens each, filled in steps of
                      step_tokens; "pm-kvq" needs it
@@ -66,6 +67,8 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
     Raises ArgumentError (options; texts shorter than a page), UnsupportedError (a model that lowkey does not serve),
     DataError (a sample with a NaN), MismatchError (resume is of another measurement), BudgetError, FileError (the
     exception's ``plan`` is the plan where only a file could not be written)."""
+    if method == 'default' and texts is not None:
+        method = 'auto'
     if method not in METHODS:
         raise ArgumentError(f'method is {method!r}, must be one of {", ".join(METHODS)}')
     limit = _Limit(bits, None if budget is None else parse_bytes(budget), tokens, sequences, step_tokens)
@@ -74,7 +77,7 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
     for path in (out, statistics):
         _check_folder(path)
     if method in _PRESETS:
-        return _done(_preset(method, geometry, paper), limit, out)
+        return _done(_preset(method, geometry, paper, bits), limit, out)
     check_free(model)
     if method == 'auto' and costs != 'none':
         layers_of(model.config).check_pass(cost_tokens // 4, cost_tokens, 'give costs="none"')
@@ -136,8 +139,8 @@ class _Limit:
 def _check(method: str, paper: bool, limit: _Limit, costs: str) -> None:
     if costs not in MODES:
         raise ArgumentError(f'costs are {costs!r}, must be one of {", ".join(MODES)}')
-    if method == 'auto' and paper:
-        raise ArgumentError('auto is a planner of lowkey: nothing of it is published, so it has no paper settings')
+    if method in ('auto', 'default') and paper:
+        raise ArgumentError(f'{method} is a planner of lowkey: nothing of it is published, so it has no paper settings')
     if method == 'pm-kvq' and (limit.budget_bytes is None or limit.bits is not None):
         raise ArgumentError('pm-kvq shrinks pages as a budget fills: give budget, and no bits')
     if method == 'cocktail' and (limit.budget_bytes is not None or limit.bits is not None):
@@ -145,8 +148,10 @@ def _check(method: str, paper: bool, limit: _Limit, costs: str) -> None:
                             'bits nor budget')
 
 
-def _preset(method: str, geometry: Geometry, paper: bool) -> Plan:
+def _preset(method: str, geometry: Geometry, paper: bool, bits: float | None) -> Plan:
     """A preset. Its published settings differ in the recent tokens of Kitty: those that fill no page."""
+    if method == 'default':
+        return Plan.default(geometry, bits or 0.0)
     made = Plan.preset(method, geometry)
     if paper and method.startswith('kitty'):
         made.set_recent(made.spec().sink_tokens, 0)

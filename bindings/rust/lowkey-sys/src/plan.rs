@@ -129,6 +129,11 @@ extern "C" {
         geometry: *const lk_geometry,
         out: *mut *mut lk_plan,
     ) -> lk_status;
+    pub fn lk_plan_default(
+        geometry: *const lk_geometry,
+        bits_per_value: f64,
+        out: *mut *mut lk_plan,
+    ) -> lk_status;
     pub fn lk_plan_copy(plan: *const lk_plan, out: *mut *mut lk_plan) -> lk_status;
     pub fn lk_plan_destroy(plan: *mut *mut lk_plan);
     pub fn lk_plan_set_name(plan: *mut lk_plan, name: *const c_char) -> lk_status;

@@ -81,6 +81,18 @@ impl Plan {
         })
     }
 
+    /// The plan that, without statistics, answers best within so many bits of a packed value, ranges
+    /// and minima included; 0: the narrowest plan with the answers of FP16 on all proving models.
+    /// `preset("default")` is that plan too.
+    pub fn default_within(geometry: &Geometry, bits_per_value: f64) -> Result<Self> {
+        geometry.with_raw(|raw_geometry| {
+            let mut raw = ptr::null_mut();
+            // SAFETY: all are there for the call.
+            unsafe { check(sys::lk_plan_default(raw_geometry, bits_per_value, &mut raw))? };
+            Ok(Plan { raw })
+        })
+    }
+
     /// Read a plan from untrusted text (docs/PLAN.md).
     pub fn from_json(text: &str) -> Result<Self> {
         let mut raw = ptr::null_mut();

@@ -5,6 +5,19 @@ use common::*;
 use lowkey::*;
 
 #[test]
+fn the_default_plan_keeps_its_limit() {
+    let geometry = geometry();
+    let plan = Plan::default_within(&geometry, 0.0).unwrap();
+    assert_eq!(plan.name(), "default");
+    let named = Plan::preset("default", &geometry).unwrap();
+    assert_eq!(plan.to_json().unwrap(), named.to_json().unwrap());
+    let narrow = Plan::default_within(&geometry, 3.0).unwrap();
+    assert!(narrow.bytes(8192, 1, 512).unwrap().bits_per_value <= 3.0);
+    assert_eq!(Plan::default_within(&geometry, 1.0).err().unwrap().kind, ErrorKind::Budget);
+    assert_eq!(Plan::default_within(&geometry, -1.0).err().unwrap().kind, ErrorKind::Argument);
+}
+
+#[test]
 fn plans_are_built_and_read_back() {
     let geometry = geometry();
     assert!(Plan::preset_names().contains(&"kitty-pro"));
