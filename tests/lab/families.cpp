@@ -81,6 +81,16 @@ llama::PlanHandle make_uniform(const Source &source, std::uint32_t key_bits,
     return plan;
 }
 
+// Of a call that makes the best plan within a limit itself; none where no plan is.
+Candidates made_or_none(lk_status status, lk_plan *made) {
+    if (status != LK_E_BUDGET)
+        llama::check(status);
+    Candidates out;
+    if (made != nullptr)
+        out.push_back({0, llama::PlanHandle(made)});
+    return out;
+}
+
 Candidates make_kivi(const Source &source, std::uint32_t sink_tokens) {
     Candidates out;
     for (const std::uint32_t key_bits : {2u, 4u})
@@ -90,16 +100,11 @@ Candidates make_kivi(const Source &source, std::uint32_t sink_tokens) {
     return out;
 }
 
-std::uint32_t least_head_dim(const Source &source) {
-    std::uint32_t least = source.layers.front().head_dim;
-    for (const lk_layer &layer : source.layers)
-        least = std::min(least, layer.head_dim);
-    return least;
-}
-
 // Boosted channels come before smaller groups, which Kitty does not have.
 Candidates make_kitty(const Source &source) {
-    const std::uint32_t least_dim = least_head_dim(source);
+    std::uint32_t least_dim = source.layers.front().head_dim;
+    for (const lk_layer &layer : source.layers)
+        least_dim = std::min(least_dim, layer.head_dim);
     Candidates out;
     for (const std::uint32_t group : kGroups)
         for (std::uint32_t n = 0; n < least_dim; n += kStripChannels)
@@ -107,14 +112,11 @@ Candidates make_kitty(const Source &source) {
     return out;
 }
 
-// Kitty's keys up to 4 bits for all channels, and values at 1 bit.
-Candidates make_wide_keys(const Source &source) {
-    const std::uint32_t least_dim = least_head_dim(source);
-    Candidates out;
-    for (std::uint32_t n = 0; n < least_dim; n += kStripChannels)
-        out.push_back({n, make_uniform(source, 2, 1, kGroups[0], kSinkTokens, n)});
-    out.push_back({least_dim, make_uniform(source, 4, 1, kGroups[0], kSinkTokens)});
-    return out;
+Candidates make_defaults(const Source &source, double limit) {
+    const lk_geometry geometry = source.geometry();
+    lk_plan *made = nullptr;
+    const lk_status status = lk_plan_default(&geometry, limit, &made);
+    return made_or_none(status, made);
 }
 
 // Groups that come first in `groups` win where others give as many bits.
@@ -218,12 +220,7 @@ Candidates make_autos(const Source &source, double limit) {
     options.bits_per_value = limit;
     lk_plan *made = nullptr;
     const lk_status status = lk_calibrator_auto(source.statistics, &options, &made);
-    if (status != LK_E_BUDGET)
-        llama::check(status);
-    Candidates out;
-    if (made != nullptr)
-        out.push_back({0, llama::PlanHandle(made)});
-    return out;
+    return made_or_none(status, made);
 }
 
 // kitty-pro with other numbers of recent tokens, for long answers.
@@ -305,7 +302,7 @@ const std::vector<Family> &all_families() {
              return make_pmkvqs(source, limit, pmkvq_options(LK_SENSITIVITY_GRADIENT), descending);
          },
          true},
-        {"wide-keys", any_limit(make_wide_keys), true},
+        {"default", make_defaults, true},
         {"kitty-pro recent 0",
          any_limit([](const Source &source) { return make_recent(source, 0); }), true},
         {"kitty-pro recent 512",

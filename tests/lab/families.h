@@ -15,9 +15,9 @@ namespace cli {
 // for each question, PM-KVQ's go down their ladders after each context; those of pm-kvq-progressive
 // go down until a sequence of n_tokens fits at the last rungs, those of pm-kvq-budgets have budgets
 // of layers for n_tokens and go down by themselves while the sequence grows. No names of families:
-// all but these two, pm-kvq-gradients, wide keys next to values of 1 bit, and kitty-pro with other
-// numbers of recent tokens. The statistics have keys, queries, a probe, sensitivities by outputs
-// and searches of key scales, for pm-kvq-gradients those by gradients.
+// all but these two, pm-kvq-gradients, default, and kitty-pro with other numbers of recent tokens.
+// The statistics have keys, queries, a probe, sensitivities by outputs and searches of key scales,
+// for pm-kvq-gradients those by gradients.
 std::vector<SuitePlan> family_plans(const lk_calibrator *statistics,
                                     const std::vector<double> &limits,
                                     const std::vector<std::string> &families,
