@@ -33,10 +33,11 @@ LK_API lk_status lk_auto_init(lk_auto *options, size_t struct_bytes);
  * least total error that fit. Keys have a width for each channel (8, 4, 3, 2 or 1 bits, wider for
  * channels with larger products of query and key range), values one for each head (8, 4 or 2 bits;
  * with costs also 1). A limit below 2-bit codes in groups of 128 also brings 1 bit for values
- * without costs and for strips of 16 key channels, down to 1.125 bits at head_dim 128. Groups have 128, 64 or 32 codes, metadata is FP8 or FP16, pages stay at 16
- * bits if the limit allows, and ranges are clipped if clip costs are known. The statistics give the
- * error of each width (docs/CALIBRATION.md); lk_calibrator_set_costs() makes it more precise. Equal
- * statistics and options give equal plans.
+ * without costs and for strips of 16 key channels, down to 1.125 bits at head_dim 128. Groups have
+ * 128, 64 or 32 codes, metadata is FP8 or FP16, pages stay at 16 bits if the limit allows, and
+ * ranges are clipped if clip costs are known. The statistics give the error of each width
+ * (docs/CALIBRATION.md); lk_calibrator_set_costs() makes it more precise. Equal statistics and
+ * options give equal plans.
  *
  * options  not NULL
  * out      owned by the caller, destroyed by lk_plan_destroy(); NULL on failure

@@ -108,22 +108,6 @@ func TestVersionAndDevices(t *testing.T) {
 	t.Fatal("the CPU is a device")
 }
 
-func TestDefaultPlanKeepsItsLimit(t *testing.T) {
-	named := must[*Plan](t)(NewPlan("default", geometry()))
-	plan := must[*Plan](t)(DefaultPlan(geometry(), 0))
-	if text := must[[]byte](t)(plan.JSON()); string(text) != string(must[[]byte](t)(named.JSON())) {
-		t.Fatal(string(text))
-	}
-	narrow := must[*Plan](t)(DefaultPlan(geometry(), 3))
-	if size := must[PlanSize](t)(narrow.Bytes(8192, 1, 512)); size.BitsPerValue > 3 {
-		t.Fatal(size.BitsPerValue)
-	}
-	_, err := DefaultPlan(geometry(), 1)
-	wants(t, err, Budget, "must be at least")
-	_, err = DefaultPlan(geometry(), 17)
-	wants(t, err, Argument, "from 0 to 16")
-}
-
 func TestChunksGiveWhatOnePromptGives(t *testing.T) {
 	cache := newCache(t, "fp16")
 	whole, chunked := must[*Sequence](t)(cache.AddSequence()), must[*Sequence](t)(cache.AddSequence())
