@@ -129,7 +129,7 @@ LEAST_FP16 = 90  # percent of a task's questions that a model answers from an FP
 def models_tasks(record: dict) -> list[str]:
     """Tasks that a model answers at FP16."""
     exact = next(plan for plan in record['plans'] if plan['family'] == 'fp16')['tasks']
-    return [task for task, sums in exact.items() if sums['exact_match_percent'] >= LEAST_FP16]
+    return [task for task, sums in exact.items() if task != 'text' and sums['exact_match_percent'] >= LEAST_FP16]
 
 
 def models_means(records: dict[str, dict]) -> dict[str, dict[tuple[str, float], float]]:
@@ -138,10 +138,23 @@ def models_means(records: dict[str, dict]) -> dict[str, dict[tuple[str, float], 
                    for plan in record['plans']} for name, record in records.items() for tasks in [models_tasks(record)]}
 
 
+def models_text(records: dict[str, dict], key: tuple[str, float]) -> str:
+    """Bits per byte of running text above FP16's, in the mean of the models."""
+    more = []
+    for record in records.values():
+        text = {(plan['family'], plan['limit_bits']): plan['tasks']['text'] for plan in record['plans']
+                if plan['tasks'].get('text', {}).get('questions')}
+        if key not in text:
+            return '-'
+        more.append(text[key]['bits_per_byte'] - text[('fp16', 0)]['bits_per_byte'])
+    return f'{sum(more) / len(more):+.4f}'
+
+
 def models_rows(records: dict[str, dict], keys: list[tuple[str, float]], named: bool) -> str:
-    """A row for each plan: the mean of each model's tasks, the mean of models, and how far below FP16 it is."""
+    """A row for each plan: the mean of each model's tasks, the mean of models, how far below FP16 it is, and text."""
     means = models_means(records)
-    bits = {(plan['family'], plan['limit_bits']): plan['bits_per_value'] for record in records.values() for plan in record['plans']}
+    bits = {key: sorted(plan['bits_per_value'] for record in records.values() for plan in record['plans']
+                        if (plan['family'], plan['limit_bits']) == key) for key in keys}
     rows = []
     for key in keys:
         own = {name: one[key] for name, one in means.items() if key in one}
@@ -149,10 +162,10 @@ def models_rows(records: dict[str, dict], keys: list[tuple[str, float]], named: 
             continue
         below = [means[name][('fp16', 0)] - value for name, value in own.items()]
         limit = [] if named else [f'{key[1]:g}']
-        rows.append([*limit, f'`{key[0]}`', *([f'{bits[key]:.4g}'] if named else []), *(f'{value:.1f}' for value in own.values()),
-                     f'{sum(own.values()) / len(own):.1f}', f'{sum(below) / len(below):.1f} ({min(below):.1f}..{max(below):.1f})'])
+        rows.append([*limit, f'`{key[0]}`', *(['..'.join(f'{end:.4g}' for end in dict.fromkeys((bits[key][0], bits[key][-1])))] if named else []), *(f'{value:.1f}' for value in own.values()),
+                     f'{sum(own.values()) / len(own):.1f}', f'{sum(below) / len(below):.1f} ({min(below):.1f}..{max(below):.1f})', models_text(records, key)])
     head = ['plan', 'bits per value'] if named else ['at most', 'plan']
-    return table([*head, *(f'`{name}`' for name in means), 'mean', 'below FP16'], rows)
+    return table([*head, *(f'`{name}`' for name in means), 'mean', 'below FP16', 'text, bits a byte'], rows)
 
 
 def models_keys(records: dict[str, dict]) -> list[tuple[str, float]]:
@@ -160,10 +173,10 @@ def models_keys(records: dict[str, dict]) -> list[tuple[str, float]]:
 
 
 def models_short(records: dict[str, dict]) -> str:
-    """Presets, and auto at each limit."""
+    """Presets, and the default and auto at each limit."""
     keys = models_keys(records)
     return (models_rows(records, [key for key in keys if not key[1]], True) + '\n' +
-            models_rows(records, sorted((key for key in keys if key[0] == 'auto'), key=lambda key: key[1]), False)) if records else ''
+            models_rows(records, sorted((key for key in keys if key[0] in ('auto', 'default') and key[1]), key=lambda key: key[1]), False)) if records else ''
 
 
 def models_methods(records: dict[str, dict]) -> str:
