@@ -203,14 +203,14 @@ LK_API lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, l
  * (docs/choosing-a-plan.md); the first one within the limit is made. A model's own statistics allow
  * fewer bits: lk_calibrator_auto(). A later version may choose otherwise.
  *
- *   fp16, int8, kivi4         as presets
- *   32 sinks, keys at 4 bits  and values at 2, then at 1
- *   32 sinks, values at 1     and keys as kitty's, with 14/16, 12/16 .. 2/16 and none of the
- *                             channels boosted
+ *   fp16, int8, kivi4  as presets
+ *   4 and 2 bits       keys at 4 bits, values at 2, 32 sinks
+ *   wide-keys-pro      with 14/16, 12/16, 10/16, 8/16, 6/16 and 4/16 of the channels at 4 bits
+ *   wide-keys          with 10/16, 8/16, 6/16, 4/16, 2/16 and none of the channels at 4 bits
  *
  * geometry        read during the call; the plan keeps a copy without sink_logits
  * bits_per_value  the plan's lk_plan_size.bits_per_value is at most this; up to 16. 0 = no limit:
- *                 the narrowest plan whose answers are those of FP16 on all proving models, kivi4.
+ *                 the narrowest plan whose answers are those of FP16 on all proving models, int8.
  *                 lk_plan_preset("default") makes it too.
  * out             owned by the caller, destroyed by lk_plan_destroy(); NULL on failure
  *
