@@ -179,8 +179,8 @@ LK_API const char *lk_plan_preset_name(uint32_t index);
  *   kitty      kivi2 with 32 sink tokens at 16 bits and 1/8 of the key channels of
  *              each page, ranked by mean |K|, at 4 bits
  *   kitty-pro  the same with 1/4 of the channels
- *   wide-keys  kitty-pro with values of 1 bit: bytes for keys, which need no statistics
- *   wide-keys-pro  the same with 1/2 of the channels at 4 bits
+ *   wide-keys  kitty with 3/8 of the channels, values of 1 bit, and ranges and minima as FP8
+ *   wide-keys-pro  the same with values of 2 bits
  *   cocktail   chunks of 32 tokens at 2, 4 or 16 bits by their scores (Cocktail): keys per
  *              channel, groups of 32 tokens; values per token; 32 sinks, and tokens without a
  *              class, at 16 bits
@@ -203,14 +203,14 @@ LK_API lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, l
  * (docs/choosing-a-plan.md); the first one within the limit is made. A model's own statistics allow
  * fewer bits: lk_calibrator_auto(). A later version may choose otherwise.
  *
- *   fp16, int8, kivi4         as presets
- *   32 sinks, keys at 4 bits  and values at 2, then at 1
- *   32 sinks, values at 1     and keys as kitty's, with 14/16, 12/16 .. 2/16 and none of the
- *                             channels boosted
+ *   fp16, int8, kivi4  as presets
+ *   4 and 2 bits       keys at 4 bits, values at 2, 32 sinks
+ *   wide-keys-pro      with 14/16, 12/16, 10/16, 8/16, 6/16 and 4/16 of the channels at 4 bits
+ *   wide-keys          with 10/16, 8/16, 6/16, 4/16, 2/16 and none of the channels at 4 bits
  *
  * geometry        read during the call; the plan keeps a copy without sink_logits
  * bits_per_value  the plan's lk_plan_size.bits_per_value is at most this; up to 16. 0 = no limit:
- *                 the narrowest plan whose answers are those of FP16 on all proving models, kivi4.
+ *                 the narrowest plan whose answers are those of FP16 on all proving models, int8.
  *                 lk_plan_preset("default") makes it too.
  * out             owned by the caller, destroyed by lk_plan_destroy(); NULL on failure
  *

@@ -3,8 +3,8 @@
 
 #define BUDGET (256u << 20)
 
-const char *const kModelPlans[] = {"fp16",      "int8",          "kivi4", "kivi2",   "kitty",
-                                   "kitty-pro", "wide-keys-pro", "mixed", "queries", NULL};
+const char *const kModelPlans[] = {"fp16",      "int8",      "kivi4", "kivi2",   "kitty",
+                                   "kitty-pro", "wide-keys", "mixed", "queries", NULL};
 
 static void set_widths(rig *r, uint32_t layer, uint32_t key_bits, uint32_t value_bits,
                        uint32_t value_group) {

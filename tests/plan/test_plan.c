@@ -103,7 +103,7 @@ static void the_default_without_a_limit_answers_as_fp16(void **state) {
     struct model m;
     make_model(&m, 2, 2, 2, 128);
     lk_plan *plan = default_plan(&m, 0);
-    expect_preset(plan, "kivi4", &m);
+    expect_preset(plan, "int8", &m);
     lk_plan *named = make_plan("default", &m);
     assert_string_equal(lk_plan_name(named), "default");
     assert_true(bits_of(named) == bits_of(plan));
@@ -113,7 +113,7 @@ static void the_default_without_a_limit_answers_as_fp16(void **state) {
         assert_string_not_equal(lk_plan_preset_name(i), "default");
 }
 
-/* Bytes go to keys: values stay at 1 bit until all keys have 4. */
+/* Values have 2 bits where a quarter of the key channels can have 4, else 1. */
 static void a_narrow_default_widens_keys(void **state) {
     (void)state;
     struct model m;
@@ -121,8 +121,8 @@ static void a_narrow_default_widens_keys(void **state) {
     const struct {
         double limit;
         uint32_t key, boosted, value;
-    } cases[] = {{1.75, 2, 0, 1},  {2.1, 2, 32, 1}, {2.3, 2, 64, 1}, {2.54, 2, 96, 1},
-                 {2.7, 2, 112, 1}, {2.75, 4, 0, 1}, {3.25, 4, 0, 2}, {4.2, 4, 0, 2}};
+    } cases[] = {{1.625, 2, 0, 1}, {2.04, 2, 48, 1}, {2.25, 2, 64, 1},  {2.4, 2, 80, 1},
+                 {2.41, 2, 32, 2}, {2.54, 2, 48, 2}, {3.04, 2, 112, 2}, {4.2, 4, 0, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         lk_plan *plan = default_plan(&m, cases[i].limit);
         lk_key_rule key = key_rule(2);
@@ -144,7 +144,7 @@ static void bad_limits_of_default_plans_are_refused(void **state) {
     struct model m;
     make_model(&m, 1, 2, 2, 128);
     lk_plan *plan = (lk_plan *)&m;
-    expect_failure(lk_plan_default(&m.geometry, 1.5, &plan), LK_E_BUDGET, "must be at least 1.75");
+    expect_failure(lk_plan_default(&m.geometry, 1.5, &plan), LK_E_BUDGET, "must be at least 1.625");
     assert_null(plan);
     expect_failure(lk_plan_default(&m.geometry, -1, &plan), LK_E_ARGUMENT, "bits_per_value is -1");
     expect_failure(lk_plan_default(&m.geometry, 16.5, &plan), LK_E_ARGUMENT, "is 16.5");

@@ -83,10 +83,11 @@ void presets_resolve_to_planes(void **) {
     expect_strips(value.layout, 0, 0, 0, 0, 8, 0);
     assert_int_equal(value.layout.group, 128);
     const Fixture wide("wide-keys-pro", 128);
-    expect_strips(wide.key().layout, 0, 0, 4, 0, 4, 0);
-    assert_int_equal(wide.key().boosted_channels, 64);
+    expect_strips(wide.key().layout, 0, 0, 3, 0, 5, 0);
+    assert_int_equal(wide.key().boosted_channels, 48);
+    assert_true(wide.key().layout.metadata == Metadata::kF8);
     resolve_value(wide.plan->model, 0, 0, &value);
-    expect_strips(value.layout, 0, 0, 0, 0, 0, 8);
+    expect_strips(value.layout, 0, 0, 0, 0, 8, 0);
     assert_int_equal(value.layout.group, 128);
 }
 

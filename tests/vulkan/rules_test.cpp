@@ -160,10 +160,10 @@ void plain_layers_have_constants(void **) {
 // vector kernel without them.
 void wide_keys_have_one_form(void **) {
     lk::vulkan::Traits traits = device_with_matrices();
-    for (const uint32_t n4 : {kHeadDim / 4, kHeadDim / 2})
+    for (const uint32_t value_bits : {1u, 2u})
         for (const bool has_matrices : {true, false}) {
             traits.cooperative_matrix = has_matrices;
-            const Plan plan({Layer(kHeads, {128, 0, n4, 0, 1, 128})}, lk::Metadata::kF16);
+            const Plan plan({Layer(kHeads, {128, 0, 48, 0, value_bits, 128})}, lk::Metadata::kF8);
             DecodeRules rules(lk::default_allocator(), traits);
             assert_true(rules.open(plan.layout()));
             assert_true(rules.takes(0, 4));

@@ -47,7 +47,7 @@ def test_presets(name):
 def test_default():
     """Wherever a preset's name is taken, "default" is too."""
     assert 'default' not in lowkey.presets()
-    with Plan.default(GEOMETRY) as plan, Plan.named('default', GEOMETRY) as named, Plan.preset('kivi4', GEOMETRY) as same:
+    with Plan.default(GEOMETRY) as plan, Plan.named('default', GEOMETRY) as named, Plan.preset('int8', GEOMETRY) as same:
         assert plan.name == 'default' and plan.to_json() == named.to_json()
         assert plan.bytes(8192).bits_per_value == same.bytes(8192).bits_per_value
     for bits in (2.75, 3.0, 9.0, 16.0):
