@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         __syncthreads();
         const WarpResults results(rings, n_warps, work_tile.n_columns, args.layer.head_dim);
         method.store(results, warp, lane);
-        merge_warps({&args, columns, work_tile}, item, results, n_warps);
+        merge_warps<lane_channels(kStrips)>({&args, columns, work_tile}, item, results, n_warps);
         Arrivals::fence();
         __syncthreads();
     }

@@ -74,40 +74,61 @@ struct Splits {
     uint32_t value_stride;
     uint32_t n_splits;
 };
-// Their sum, relative to the highest row_max.
+// Their sum, relative to the highest row_max: of the channels of a lane.
+template <int kLaneChannels>
 struct Total {
-    float output;
+    float output[kLaneChannels];
     float row_max;
     float row_sum;
 };
 
-template <bool kGlobal>
-__device__ __forceinline__ float load_split(const float *from) {
+template <bool kGlobal, typename T>
+__device__ __forceinline__ T load_split(const T *from) {
     return kGlobal ? __ldcg(from) : *from;
+}
+template <bool kGlobal>
+__device__ __forceinline__ void load_channels(const float *from, float (&out)[1]) {
+    out[0] = load_split<kGlobal>(from);
+}
+template <bool kGlobal>
+__device__ __forceinline__ void load_channels(const float *from, float (&out)[4]) {
+    const float4 four = load_split<kGlobal>(reinterpret_cast<const float4 *>(from));
+    out[0] = four.x;
+    out[1] = four.y;
+    out[2] = four.z;
+    out[3] = four.w;
 }
 
 // The next ones, zeros from n on.
-template <bool kGlobal, uint32_t kCount>
+template <bool kGlobal, uint32_t kCount, int kLaneChannels>
 __device__ __forceinline__ void load_splits(const float *from, uint32_t stride, uint32_t n,
-                                            float (&out)[kCount]) {
+                                            float (&out)[kCount][kLaneChannels]) {
 #pragma unroll
-    for (uint32_t i = 0; i < kCount; ++i)
-        out[i] = i < n ? load_split<kGlobal>(from + i * stride) : 0.0f;
+    for (uint32_t i = 0; i < kCount; ++i) {
+        if (i < n) {
+            load_channels<kGlobal>(from + i * stride, out[i]);
+            continue;
+        }
+#pragma unroll
+        for (int c = 0; c < kLaneChannels; ++c)
+            out[i][c] = 0;
+    }
 }
 
-// A lane adds up its own channel; for the weights, lane i has split i.
-template <bool kGlobal>
-__device__ __forceinline__ Total add_splits(const Splits &splits, uint32_t lane) {
-    constexpr uint32_t kBatch = 16;
+// A lane adds up its own channels; for the weights, lane i has split i.
+template <bool kGlobal, int kLaneChannels>
+__device__ __forceinline__ Total<kLaneChannels> add_splits(const Splits &splits, uint32_t lane) {
+    // At most a split a lane; many loads in flight are what one thread block needs for wide heads.
+    constexpr uint32_t kBatch = kLaneChannels > 1 ? 32 : 16;
     // Loads of distant outputs start before the weights are known. Near outputs are loaded in a
     // loop: code that runs once takes longest to arrive.
     constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
-    Total total = {0, kNothing, 0};
+    Total<kLaneChannels> total = {{}, kNothing, 0};
 #pragma unroll 1
     for (uint32_t first = 0; first < splits.n_splits; first += kBatch) {
         const uint32_t n = min(splits.n_splits - first, kBatch);
         const float *from = splits.outputs + first * splits.output_stride;
-        float outputs[kAhead];
+        float outputs[kAhead][kLaneChannels];
         if (kGlobal)
             load_splits<kGlobal>(from, splits.output_stride, n, outputs);
         const uint32_t at = (first + min(lane, n - 1)) * splits.value_stride;
@@ -125,42 +146,61 @@ __device__ __forceinline__ Total add_splits(const Splits &splits, uint32_t lane)
         const float factor = exp2_fast(total.row_max - most);
         total.row_max = most;
         total.row_sum = fmaf(total.row_sum, factor, __shfl_sync(kAllLanes, row_sum, 0));
-        total.output *= factor;
+#pragma unroll
+        for (int c = 0; c < kLaneChannels; ++c)
+            total.output[c] *= factor;
 #pragma unroll 1
         for (uint32_t i = 0; i < n; i += kAhead) {
             if (!kGlobal)
                 load_splits<kGlobal>(from + i * splits.output_stride, splits.output_stride, n - i,
                                      outputs);
 #pragma unroll
-            for (uint32_t j = 0; j < kAhead; ++j)
-                total.output =
-                    fmaf(outputs[j], __shfl_sync(kAllLanes, weight, i + j), total.output);
+            for (uint32_t j = 0; j < kAhead; ++j) {
+                const float own = __shfl_sync(kAllLanes, weight, i + j);
+#pragma unroll
+                for (int c = 0; c < kLaneChannels; ++c)
+                    total.output[c] = fmaf(outputs[j][c], own, total.output[c]);
+            }
         }
     }
     return total;
 }
 
-// Warps take the columns' channels in runs of 32.
+// Warps take the columns' channels in runs, and lanes some that lie next to each other: four of
+// wide heads, where one thread block adds up many channels.
+template <int kLaneChannels>
 struct Run {
     uint32_t column;
-    uint32_t first_channel;
+    uint32_t first_channel;  // of the lane
 
-    __device__ __forceinline__ Run(uint32_t index, uint32_t n_columns)
-        : column(index % n_columns), first_channel(index / n_columns * kWarp) {}
+    __device__ __forceinline__ Run(uint32_t index, uint32_t n_columns, uint32_t lane)
+        : column(index % n_columns),
+          first_channel((index / n_columns * kWarp + lane) * kLaneChannels) {}
+    // Has the run no channel?
+    __device__ __forceinline__ bool is_beyond(uint32_t head_dim, uint32_t lane) const {
+        return first_channel - lane * kLaneChannels >= head_dim;
+    }
 };
+constexpr int lane_channels(int n_strips) { return n_strips > 16 ? 4 : 1; }
 
 struct Destination {
     const DecodeArgs *args;
     const Column *columns;  // shared
     WorkTile work_tile;
 
-    __device__ __forceinline__ void store(uint32_t column, uint32_t channel, float value) const {
-        const Column &c = columns[column];
-        store_element(args->out, row_offset(args->out, c.token, c.head) + channel, value);
+    template <int kLaneChannels>
+    __device__ __forceinline__ void store(const Run<kLaneChannels> &run,
+                                          const Total<kLaneChannels> &total, float factor) const {
+        const Column &c = columns[run.column];
+        const int64_t at = row_offset(args->out, c.token, c.head) + run.first_channel;
+#pragma unroll
+        for (int i = 0; i < kLaneChannels; ++i)
+            store_element(args->out, at + i, total.output[i] * factor);
     }
     // The learned sink joins here, once. Returns what the output is multiplied by.
-    __device__ __forceinline__ float close(const Run &run, const Total &total,
-                                           uint32_t lane) const {
+    template <int kLaneChannels>
+    __device__ __forceinline__ float close(const Run<kLaneChannels> &run,
+                                           const Total<kLaneChannels> &total) const {
         const Column &c = columns[run.column];
         float weight = 1.0f;
         float row_max = total.row_max;
@@ -173,7 +213,7 @@ struct Destination {
         }
         if (c.is_beyond)
             row_sum = __uint_as_float(kNanBits);
-        if (args->lse && run.first_channel + lane == 0)
+        if (args->lse && run.first_channel == 0)
             args->lse[c.token * args->lse_token_stride + c.head * args->lse_head_stride] =
                 (row_max + log2f(row_sum)) * kLn2;
         return weight / row_sum;
@@ -182,6 +222,7 @@ struct Destination {
 
 // The last thread block of a work tile adds up the partial results in global memory:
 // [split][columns][head_dim] outputs, then row_max and row_sum [split][columns].
+template <int kLaneChannels>
 __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
                                     const float *partials) {
     const uint32_t lane = threadIdx.x % kWarp;
@@ -189,20 +230,20 @@ __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
     const uint32_t head_dim = to.work_tile.head_dim;
     const float *row_stats = partials + item.n_splits * n_columns * head_dim;
     for (uint32_t i = threadIdx.x / kWarp;; i += blockDim.x / kWarp) {
-        const Run run(i, n_columns);
-        if (run.first_channel >= head_dim)
+        const Run<kLaneChannels> run(i, n_columns, lane);
+        if (run.is_beyond(head_dim, lane))
             return;
-        const uint32_t channel = min(run.first_channel + lane, head_dim - 1);
+        const uint32_t channel = min(run.first_channel, head_dim - kLaneChannels);
         const Splits splits = {partials + run.column * head_dim + channel,
                                row_stats + run.column,
                                row_stats + item.n_splits * n_columns + run.column,
                                n_columns * head_dim,
                                n_columns,
                                item.n_splits};
-        const Total total = add_splits<true>(splits, lane);
-        const float factor = to.close(run, total, lane);
-        if (run.first_channel + lane < head_dim)
-            to.store(run.column, channel, total.output * factor);
+        const auto total = add_splits<true, kLaneChannels>(splits, lane);
+        const float factor = to.close(run, total);
+        if (run.first_channel < head_dim)
+            to.store(run, total, factor);
     }
 }
 
@@ -218,6 +259,7 @@ __device__ __forceinline__ uint32_t count_up(uint32_t *counter, uint32_t most) {
 
 // The results that the warps of the thread block have stored go to the output or to a partial
 // result. Every thread calls.
+template <int kLaneChannels>
 __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
                                    const WarpResults &results, uint32_t n_warps) {
     __shared__ uint32_t is_last;
@@ -229,26 +271,28 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
     float *row_stats = partials + item.n_splits * values;
     __syncthreads();
     for (uint32_t i = threadIdx.x / kWarp;; i += n_warps) {
-        const Run run(i, n_columns);
-        if (run.first_channel >= head_dim)
+        const Run<kLaneChannels> run(i, n_columns, lane);
+        if (run.is_beyond(head_dim, lane))
             break;
-        const uint32_t channel = run.first_channel + lane;
+        const uint32_t channel = run.first_channel;
         const Splits splits = {results.outputs + run.column * results.stride + channel,
                                results.row_maxes + run.column,
                                results.row_sums + run.column,
                                n_columns * results.stride,
                                n_columns,
                                n_warps};
-        const Total total = add_splits<false>(splits, lane);
+        const auto total = add_splits<false, kLaneChannels>(splits, lane);
         const bool is_real = channel < head_dim;
         if (item.n_splits == 1) {
-            const float factor = to.close(run, total, lane);
+            const float factor = to.close(run, total);
             if (is_real)
-                to.store(run.column, channel, total.output * factor);
+                to.store(run, total, factor);
             continue;
         }
-        if (is_real)
-            __stcg(partials + item.split * values + run.column * head_dim + channel, total.output);
+#pragma unroll
+        for (int c = 0; is_real && c < kLaneChannels; ++c)
+            __stcg(partials + item.split * values + run.column * head_dim + channel + c,
+                   total.output[c]);
         if (i < n_columns && lane == 0) {
             __stcg(row_stats + item.split * n_columns + i, total.row_max);
             __stcg(row_stats + (item.n_splits + item.split) * n_columns + i, total.row_sum);
@@ -265,7 +309,7 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
     __syncthreads();
     if (!is_last)
         return;
-    merge_blocks(to, item, partials);
+    merge_blocks<kLaneChannels>(to, item, partials);
 }
 
 }  // namespace cuda
