@@ -90,8 +90,7 @@ __device__ void take_tokens(const PackArgs &args, const NewPage &page, const For
     report_saturated(tokens, n_saturated);  // begins with a barrier
 }
 
-__global__ void __launch_bounds__(kPackThreads)
-    pack_kernel(const __grid_constant__ PackArgs args) {
+__global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constant__ PackArgs args) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ FormatInfo c;
     auto *values = reinterpret_cast<uint16_t *>(shared);

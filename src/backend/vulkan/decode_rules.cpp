@@ -19,10 +19,10 @@ constexpr uint32_t kFormWorkers = 2;      // likewise, where forms are pushed
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
 constexpr uint32_t kPairSharedBytes = 20480;  // likewise, where keys have shared stored channels
-constexpr uint32_t kItemBytes = 32768;     // that a workgroup reads while an item begins and ends
-constexpr uint32_t kNvidia = 0x10DE;       // VkPhysicalDeviceProperties.vendorID
-constexpr uint32_t kFewFolds = 4;          // several token groups of keys have pipelines for as many
-constexpr uint32_t kMostForms = 16;        // of a layer whose pages change their form
+constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
+constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
+constexpr uint32_t kFewFolds = 4;       // several token groups of keys have pipelines for as many
+constexpr uint32_t kMostForms = 16;     // of a layer whose pages change their form
 constexpr uint32_t kMatrixChannels = 256;  // of a head: fields of a form have five bits for strips
 
 // Pairs of strips when channels are in groups of `group`.
