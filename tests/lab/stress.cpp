@@ -217,7 +217,8 @@ std::vector<StressPlan> make_plans(const Model &model, StepData samples) {
     plans.push_back({"4 bits a token", false, make_naive(geometry)});
     for (const char *name : {"kivi4", "kivi2"})
         plans.push_back({name, false, llama::make_preset(name, geometry)});
-    plans.push_back({"kitty-pro", true, llama::make_preset("kitty-pro", geometry)});
+    for (const char *name : {"kitty-pro", "wide-keys", "wide-keys-pro"})
+        plans.push_back({name, true, llama::make_preset(name, geometry)});
     plans.push_back(
         {"chanmix", true, make_chanmix(statistics.get(), llama::initialised(lk_chanmix_init))});
     for (const double bits : {2.5, 4.0}) {
