@@ -145,24 +145,22 @@ def models_text(records: dict[str, dict], key: tuple[str, float]) -> str:
         text = {(plan['family'], plan['limit_bits']): plan['tasks']['text'] for plan in record['plans']
                 if plan['tasks'].get('text', {}).get('questions')}
         if key not in text:
-            return '-'
+            continue
         more.append(text[key]['bits_per_byte'] - text[('fp16', 0)]['bits_per_byte'])
-    return f'{sum(more) / len(more):+.4f}'
+    return f'{sum(more) / len(more):+.4f}' if more else '-'
 
 
 def models_rows(records: dict[str, dict], keys: list[tuple[str, float]], named: bool) -> str:
-    """A row for each plan: the mean of each model's tasks, the mean of models, how far below FP16 it is, and text."""
+    """A row for each plan: the mean of each model's tasks, the mean of models, how far below FP16 it is, and text; of the models that have it."""
     means = models_means(records)
     bits = {key: sorted(plan['bits_per_value'] for record in records.values() for plan in record['plans']
                         if (plan['family'], plan['limit_bits']) == key) for key in keys}
     rows = []
     for key in keys:
         own = {name: one[key] for name, one in means.items() if key in one}
-        if len(own) < len(means):
-            continue
         below = [means[name][('fp16', 0)] - value for name, value in own.items()]
         limit = [] if named else [f'{key[1]:g}']
-        rows.append([*limit, f'`{key[0]}`', *(['..'.join(f'{end:.4g}' for end in dict.fromkeys((bits[key][0], bits[key][-1])))] if named else []), *(f'{value:.1f}' for value in own.values()),
+        rows.append([*limit, f'`{key[0]}`', *(['..'.join(f'{end:.4g}' for end in dict.fromkeys((bits[key][0], bits[key][-1])))] if named else []), *(f'{own[name]:.1f}' if name in own else '-' for name in means),
                      f'{sum(own.values()) / len(own):.1f}', f'{sum(below) / len(below):.1f} ({min(below):.1f}..{max(below):.1f})', models_text(records, key)])
     head = ['plan', 'bits per value'] if named else ['at most', 'plan']
     return table([*head, *(f'`{name}`' for name in means), 'mean', 'below FP16', 'text, bits a byte'], rows)
