@@ -189,6 +189,15 @@ static int take_down_by_hand(budgeted *b) {
     return any;
 }
 
+// Have the caches the same answers? A device cuts a step's work by the bytes that blocks had when
+// they last changed, which is another step in another cache: the last bits of its sums differ.
+static int answers_are_same(const budgeted *b) {
+    const size_t n = LAYER_STEP * rig_width(&b->own);
+    if (rig_default() == rig_host())
+        return !memcmp(b->x, b->y, n * sizeof *b->x);
+    return rig_distance(b->x, b->y, n) <= rig_tolerance();
+}
+
 static void step_both(budgeted *b) {
     const int goes_down = take_down_by_hand(b);
     assert_int_equal(rig_step(&b->own, 1, 1, b->length, LAYER_STEP, b->x), LK_OK);
@@ -198,7 +207,7 @@ static void step_both(budgeted *b) {
         for (uint32_t l = 0; l < 2; ++l)
             if (b->rungs[l] < 16)
                 assert_int_equal(lk_cache_shrink(b->own.cache, l, b->rungs[l]), LK_OK);
-    } else if (memcmp(b->x, b->y, LAYER_STEP * rig_width(&b->own) * sizeof *b->x)) {
+    } else if (!answers_are_same(b)) {
         fail_msg("at %u tokens pages differ from those that were shrunk by hand", b->length);
     }
     const lk_cache_stats a = rig_stats(&b->own);
@@ -232,7 +241,7 @@ static void load_budgeted(budgeted *b) {
     for (uint32_t i = 0; i < 6; ++i, b->length += LAYER_STEP) {
         assert_int_equal(rig_step(&b->own, 1, 1, b->length, LAYER_STEP, b->x), LK_OK);
         assert_int_equal(rig_step(&other, loaded, 1, b->length, LAYER_STEP, b->y), LK_OK);
-        assert_memory_equal(b->x, b->y, LAYER_STEP * rig_width(&b->own) * sizeof *b->x);
+        assert_true(answers_are_same(b));
         assert_int_equal(rig_stats(&other).payload_bytes, rig_stats(&b->own).payload_bytes);
         assert_int_equal(rig_stats(&other).recent_bytes, rig_stats(&b->own).recent_bytes);
     }
