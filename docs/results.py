@@ -147,7 +147,7 @@ def models_text(records: dict[str, dict], key: tuple[str, float]) -> str:
         if key not in text:
             continue
         more.append(text[key]['bits_per_byte'] - text[('fp16', 0)]['bits_per_byte'])
-    return f'{sum(more) / len(more):+.4f}' if more else '-'
+    return f'{round(sum(more) / len(more), 4) + 0:+.4f}' if more else '-'  # + 0 makes -0 positive
 
 
 def models_rows(records: dict[str, dict], keys: list[tuple[str, float]], named: bool) -> str:
@@ -494,8 +494,10 @@ VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_shor
          'demo': demo_rows, 'stress': stress_rows}
 
 
-# Of records of all proving models, by the model's name: models-NAME.json of the suite, long-NAME.json of long answers.
-MODEL_VIEWS = {'models': {'short': models_short, 'methods': models_methods, 'each': models_each}, 'long': {'items': long_rows}}
+# Of records of all proving models, by the model's name: models-NAME.json of the suite, default-NAME.json of the default
+# on more questions, long-NAME.json of long answers.
+MODEL_VIEWS = {'models': {'short': models_short, 'methods': models_methods, 'each': models_each}, 'default': {'short': models_short},
+               'long': {'items': long_rows}}
 
 
 def read(name: str) -> dict:
