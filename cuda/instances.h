@@ -13,6 +13,11 @@ namespace cuda {
 // Decode of every kind of pages. Above 256 channels a work item has eight columns of plain pages:
 // registers hold the output of no more.
 constexpr bool has_all_kinds(uint32_t head_dim) { return head_dim <= 256; }
+// Decode of plain pages by items of 16 query columns. At 80 channels items have eight: few models
+// have them, and none is known with so many query heads for a KV head.
+constexpr bool has_wide_items(uint32_t head_dim) {
+    return has_all_kinds(head_dim) && head_dim != 80;
+}
 // Decode of pages of 64 and 32 tokens.
 constexpr bool has_short_pages(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
 // Prefill with loops of known length; 80 channels share the kernel of head dims up to 128, since

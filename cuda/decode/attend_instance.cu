@@ -90,6 +90,8 @@ cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
             return launch<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
         if (args.tile_columns == 4)
             return launch<ByBytes<kStrips>, kDecodePlain>(args, stream);
+    }
+    if constexpr (has_wide_items(LK_CUDA_HEAD_DIM)) {
         if (args.tile_columns > 8)
             return launch<ByF16<kStrips, 2, kDecodePlain>, kDecodePlain>(args, stream);
     }

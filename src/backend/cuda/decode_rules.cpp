@@ -82,7 +82,7 @@ uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
         return 4;
     if (!has_all_kinds(head_dim))
         return 8;
-    return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
+    return n_columns <= 4 ? 4 : n_columns <= 8 || !has_wide_items(head_dim) ? 8 : 16;
 }
 
 }  // namespace
