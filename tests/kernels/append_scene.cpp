@@ -212,7 +212,7 @@ void AppendScene::check_packed(const NewTokens &sequence, const Block &block, ui
         const size_t token = sequence.first_new + block.first_token - sequence.n_history;
         const PageValues values = {tensor.values.data() + tensor.row(token, head),
                                    size_t{shape_.n_heads} * shape_.head_dim};
-        std::vector<uint8_t> own(layout.head_dim);
+        std::vector<uint8_t> own(permutation_bytes(layout.head_dim));
         if (format.ranking == Ranking::kKey)
             rank_by_key(values, layout.head_dim, layout.page_tokens, format.n_ranked, own.data());
         pack_page(layout, format.ranges, values,

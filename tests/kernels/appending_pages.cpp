@@ -41,9 +41,9 @@ std::vector<std::pair<uint32_t, uint32_t>> lengths_of(uint32_t page_tokens) {
 
 void check_pair(const Case &c, const PackedPair &pair, lk_dtype dtype, uint32_t spread,
                 const Device &device) {
-    std::vector<uint8_t> permutation(c.head_dim);
+    std::vector<uint8_t> permutation(permutation_bytes(c.head_dim));
     for (uint32_t i = 0; i < c.head_dim; ++i)
-        permutation[i] = static_cast<uint8_t>(c.head_dim - 1 - i);
+        store_channel(permutation.data(), c.head_dim, i, c.head_dim - 1 - i);
     const AppendShape shape = shape_of(c, permutation.data(), pair);
     AppendScene scene(device, shape, lengths_of(c.page_tokens), {});
     Random random(19 + spread);
