@@ -23,6 +23,8 @@ using uint = uint32_t;
 #define LK_SPEC_COLUMNS 3u   /* query columns of a work item or a tile */
 #define LK_SPEC_FIRST_OWN 8u /* from here on a shader's own */
 
+#define LK_MATRIX_HEAD_DIM 256u /* of kernels of cooperative matrices, at most */
+
 // dtype of PushTensor, as lk_dtype.
 #define LK_DTYPE_F16 1u
 #define LK_DTYPE_BF16 2u

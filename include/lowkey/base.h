@@ -55,7 +55,7 @@ extern "C" {
 #define LK_VERSION_MINOR 2 /* of the release */
 #define LK_VERSION_PATCH 0 /* of the release */
 #define LK_ABI_MAJOR 0     /* of the interface */
-#define LK_ABI_MINOR 1     /* of the interface */
+#define LK_ABI_MINOR 2     /* of the interface */
 /* The interface's version in one number, for lk_context_open() and lk_abi_version(). */
 #define LK_ABI_VERSION ((LK_ABI_MAJOR << 16) | LK_ABI_MINOR)
 

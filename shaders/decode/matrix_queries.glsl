@@ -47,7 +47,7 @@ uint key_end4() { return kKeyEnd4; }
 uint key_minima_bytes() { return 2u * kHeadDim; }
 #endif
 
-const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+const uint kMaxStrips = LK_MATRIX_HEAD_DIM / LK_STRIP_CHANNELS;
 const uint kPairs = (kColumns + 1u) / 2u;
 uint pair_of_lane() { return quad_lane() % kPairs; }
 

@@ -9,7 +9,6 @@
 #include "shaders/push.h"
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;  // a multiple of LK_LANES
-layout(constant_id = LK_SPEC_HEAD_DIM) const uint kMostHeadDim = 256u;
 
 #include "shaders/pack/rank.glsl"
 #include "shaders/pack/words.glsl"

@@ -8,7 +8,10 @@
 #extension GL_EXT_shader_8bit_storage : require
 
 #include "shaders/layout.glsl"
+#include "shaders/push.h"
 #include "shaders/tensor.glsl"
+
+layout(constant_id = LK_SPEC_HEAD_DIM) const uint kMostHeadDim = 256u;  // of the dispatch
 
 layout(push_constant) uniform PushBlock { JobPush push; };
 layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer Bytes {

@@ -7,6 +7,11 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
+#ifdef LK_MATRIX
+#include "shaders/prefill/matrix_shape.glsl"
+#else
+#include "shaders/prefill/shape.glsl"
+#endif
 #include "shaders/tensor.glsl"
 #include "shaders/prefill/pages.glsl"
 #include "shaders/dequantize.glsl"

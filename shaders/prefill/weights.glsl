@@ -7,8 +7,7 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/prefill/scores.glsl"
-#include "shaders/prefill/shape.glsl"
+#include "shaders/prefill/store.glsl"
 
 // The highest of all invocations become references. tile_rows is free before and after.
 void raise_references(vec4 highest) {

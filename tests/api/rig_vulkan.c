@@ -67,9 +67,14 @@ static void buffer_point(lk_context *context, lk_tensor *tensor, void *memory) {
         return;
     pthread_mutex_lock(&g_blocks_mutex);
     block *own = find(memory);
-    if (!own->context)
-        check(lk_vulkan_buffer_add(context, (uint64_t)own->buffer.handle, own->buffer.bytes,
-                                   own->buffer.usage));
+    if (!own->context) {
+        const uint64_t buffer = (uint64_t)own->buffer.handle;
+        lk_status status;
+        do  // a test that makes an allocation fail means one of a verb
+            status = lk_vulkan_buffer_add(context, buffer, own->buffer.bytes, own->buffer.usage);
+        while (status == LK_E_NOMEM);
+        check(status);
+    }
     own->context = context;
     tensor->buffer = (uint64_t)own->buffer.handle;
     tensor->offset_bytes = (uint64_t)((char *)memory - (char *)own->buffer.mapped);

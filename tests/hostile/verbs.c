@@ -27,9 +27,15 @@
     X(lk_sequence_remove, (cache, id))                                \
     X(lk_sequence_length, (cache, id, NULL))                          \
     X(lk_sequence_truncate, (cache, id, 0))                           \
+    X(lk_sequence_find_state, (cache, id, 0, NULL))                   \
+    X(lk_sequence_rollback, (cache, id, 0, NULL))                     \
     X(lk_sequence_defer, (cache, id, 0))                              \
     X(lk_step_begin, (cache, NULL, 0, NULL, NULL, NULL))              \
+    X(lk_step_begin_spans, (cache, NULL, 0, NULL, NULL, NULL, 0, 0))  \
     X(lk_step_set_queue, (cache, NULL))                               \
+    X(lk_step_state, (cache, 0, 0, NULL))                             \
+    X(lk_step_read_state, (cache, 0, 0, NULL, 0))                     \
+    X(lk_step_write_state, (cache, 0, 0, NULL, 0))                    \
     X(lk_append, (cache, 0, NULL, NULL))                              \
     X(lk_attend, (cache, 0, NULL, NULL, NULL))                        \
     X(lk_step_replay, (cache))                                        \

@@ -94,7 +94,7 @@ static void bad_positions_are_refused(void **unused) {
     expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, UINT64_MAX, 1, out), bad, "2^53");
     expect_failure(lk_rope_apply(&rope, &t, 0, 1, D, 0, 1, out), bad, "n_tokens is 0");
     expect_failure(lk_rope_apply(&rope, &t, 1, 0, D, 0, 1, out), bad, "n_heads is 0");
-    expect_failure(lk_rope_apply(&rope, &t, 1, 1, 512, 0, 1, out), bad, "head_dim 512");
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, 528, 0, 1, out), bad, "head_dim 528");
     expect_failure(lk_rope_apply(&rope, NULL, 1, 1, D, 0, 1, out), bad, "samples");
     expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, 1, NULL), bad, "values is NULL");
     expect_failure(lk_rope_apply(NULL, &t, 1, 1, D, 0, 1, out), bad, "rope");

@@ -28,7 +28,7 @@ from ctypes import (
 from typing import Any
 
 ABI_MAJOR = 0
-ABI_MINOR = 1
+ABI_MINOR = 2
 ABI_VERSION = ABI_MAJOR << 16 | ABI_MINOR
 
 LogFn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)

@@ -36,7 +36,9 @@ uint32_t team_subgroup(const Traits &traits) {
 
 // Of a workgroup of prefill by matrices; 0 without.
 uint32_t matrix_columns(const Traits &traits, uint32_t head_dim) {
-    return traits.cooperative_matrix ? matrix_tile_columns(head_dim, traits.max_shared_bytes) : 0;
+    return traits.cooperative_matrix && head_dim <= LK_MATRIX_HEAD_DIM
+               ? matrix_tile_columns(head_dim, traits.max_shared_bytes)
+               : 0;
 }
 
 }  // namespace

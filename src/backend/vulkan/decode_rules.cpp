@@ -23,7 +23,6 @@ constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item 
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
 constexpr uint32_t kFewFolds = 4;       // several token groups of keys have pipelines for as many
 constexpr uint32_t kMostForms = 16;     // of a layer whose pages change their form
-constexpr uint32_t kMatrixChannels = 256;  // of a head: fields of a form have five bits for strips
 
 // Pairs of strips when channels are in groups of `group`.
 uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
@@ -64,7 +63,7 @@ uint32_t parameter_bytes_of_shape(uint64_t shape) { return shape >> 44 & 0xF; }
 bool suits_matrices(const FormatInfo &info) {
     const uint32_t n_parameters =
         info.n_groups * (info.is_value ? LK_MAX_PAGE_TOKENS : uint32_t{info.head_dim});
-    return info.is_native && info.head_dim <= kMatrixChannels && !info.strips[kPlane16] &&
+    return info.is_native && info.head_dim <= LK_MATRIX_HEAD_DIM && !info.strips[kPlane16] &&
            (info.is_value || !info.strips[kPlane1]) &&
            info.minima_offset == n_parameters * info.parameter_bytes &&
            info.group % LK_STRIP_CHANNELS == 0;
@@ -123,7 +122,7 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
                    true,
                    false,
                    false,
-                   traits_.cooperative_matrix && view.head_dim <= kMatrixChannels,
+                   traits_.cooperative_matrix && view.head_dim <= LK_MATRIX_HEAD_DIM,
                    1,
                    value_steps_of(view.head_dim, view.head_dim),
                    0,

@@ -2,7 +2,7 @@
 use std::os::raw::{c_char, c_void};
 
 pub const LK_ABI_MAJOR: u32 = 0;
-pub const LK_ABI_MINOR: u32 = 1;
+pub const LK_ABI_MINOR: u32 = 2;
 pub const LK_MAX_STRUCT_BYTES: u32 = 4096;
 pub const LK_ABI_VERSION: u32 = LK_ABI_MAJOR << 16 | LK_ABI_MINOR;
 
