@@ -1,6 +1,5 @@
 // Attention of many columns: from products of queries and keys to weights, of an invocation's four
-// columns and its rows of a stage. An includer has kStageTokens, kScoreRows, score_row(i) and
-// lane_column(i).
+// columns and its rows of a stage, which score_row(i) and lane_column(i) of the shape number.
 //
 // A weight is a power of two relative to its column's reference, which is an earlier score and is
 // raised when a score passes it by more than kHeadroom: most stages leave the outputs unchanged.

@@ -1,5 +1,5 @@
-// Attention of many columns: the keys and the values of a page, tile by tile. An includer has
-// kHeadDim and kStrips.
+// Attention of many columns: the keys and the values of a page, tile by tile. shape.glsl or, with
+// LK_MATRIX, matrix_shape.glsl says how the workgroup is cut.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_SIDES_GLSL

@@ -1,5 +1,5 @@
-// Attention of many columns: the outputs of an invocation's four columns, or those of a split. An
-// includer has kColumns, kHeadDim, kOutputRows, output_channel(i) and is_first_row().
+// Attention of many columns: the outputs of an invocation's four columns, or those of a split, by the
+// output_channel(i) of the shape.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_STORE_GLSL
