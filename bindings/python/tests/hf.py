@@ -7,7 +7,7 @@ import os
 import pathlib
 
 import pytest
-from families import FAMILIES, MIXING
+from families import FAMILIES, MIXING, VALUE_DIMS
 
 if os.environ.get('LOWKEY_REQUIRE_TRANSFORMERS'):  # a run that is for the adapter may not leave it out
     import torch
@@ -50,7 +50,7 @@ DEVICES = ['cpu'] + (['cuda'] if torch.cuda.is_available() else [])
 
 def make_model(name: str, device: str = 'cpu'):
     """A model with weights large enough for attention to prefer some tokens, and biases that are not zero."""
-    kind, n_layers, options = {**MODELS, **FAMILIES}[name]
+    kind, n_layers, options = {**MODELS, **FAMILIES, **VALUE_DIMS}[name]
     config = transformers.AutoConfig.for_model(kind, **{**COMMON, 'num_hidden_layers': n_layers, **options})
     torch.manual_seed(len(name))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=plain_attention(name)).eval()
@@ -60,7 +60,9 @@ def make_model(name: str, device: str = 'cpu'):
                 weight.normal_(0, 0.15)
             elif label.endswith(('.bias', 'sinks', 'qk_norm.temp')):
                 weight.normal_(0, 0.5)
-            elif name in FAMILIES and label.endswith(MIXING):
+            elif name in VALUE_DIMS and label.endswith(('kv_b_proj.weight', 'kv_a_proj_with_mqa.weight')):
+                weight.normal_(0, 0.15)
+            elif (name in FAMILIES or name in VALUE_DIMS) and label.endswith(MIXING):
                 weight.normal_(0, 0.1)
     return model.to(device)
 
@@ -91,7 +93,7 @@ def own_model():
 
 def plain_attention(name: str) -> str:
     """The attention of transformers that can compute the model: some know neither soft-cap nor sinks."""
-    return 'eager' if name in ('gemma2', 'gpt-oss') else 'sdpa'
+    return 'eager' if name in ('gemma2', 'gpt-oss', 'mimo-v2') else 'sdpa'
 
 
 class RoundedCache(transformers.DynamicCache):
