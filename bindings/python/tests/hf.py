@@ -7,7 +7,7 @@ import os
 import pathlib
 
 import pytest
-from families import FAMILIES, MIXING
+from families import FAMILIES, MIXING, RESTARTING
 
 if os.environ.get('LOWKEY_REQUIRE_TRANSFORMERS'):  # a run that is for the adapter may not leave it out
     import torch
@@ -101,6 +101,25 @@ class RoundedCache(transformers.DynamicCache):
         return super().update(*(x.half().to(x.dtype) for x in (key_states, value_states)), *arguments, **options)
 
 
+def feed(model, cache, *chunks, mask=None):
+    """Logits of chunks that follow what the cache has, [batch, n_tokens, vocabulary]. Positions are named, because
+    Bamba begins at 0 without them.
+
+    mask  [batch, n_tokens] of all columns, those before the chunks included"""
+    found = []
+    with torch.no_grad():
+        for chunk in chunks:
+            first = cache.get_seq_length()
+            end = first + chunk.shape[1]
+            positions = torch.arange(first, end, device=chunk.device).expand(len(chunk), -1)
+            found.append(model(chunk, position_ids=positions, past_key_values=cache,
+                               attention_mask=None if mask is None else mask[:, :end]).logits)
+    return torch.cat(found, 1).float()
+
+
+EXACT = (None, RoundedCache)
+
+
 def tokens(seed: int, *shape: int, device: str = 'cpu'):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(2, COMMON['vocab_size'], shape, generator=generator).to(device)
@@ -130,3 +149,20 @@ def assert_within_rounding(got, want, rounded):
     assert explained > 0, 'the models have keys that FP16 does not hold'
     error = (got - want).abs().max().item()
     assert error <= 3 * explained + 1e-5 * want.abs().max().item(), (error, explained)
+
+
+def host_cache(model, kind=None):
+    return (kind or transformers.DynamicCache)(config=model.config)
+
+
+def chunks_of(name, ids, *lengths):
+    """A text in chunks: after the first one single tokens, where the model knows no others."""
+    if name in RESTARTING:
+        lengths = (lengths[0], *[1] * sum(lengths[1:]))
+    return ids[:, :sum(lengths)].split(list(lengths), 1)
+
+
+def assert_like_hosts(model, got, *chunks, n_last):
+    """The last logits are those of transformers' own cache after the same chunks."""
+    want, rounded = (feed(model, host_cache(model, kind), *chunks)[:, -n_last:] for kind in EXACT)
+    assert_within_rounding(got, want, rounded)
