@@ -53,16 +53,17 @@ def host_states(cache):
     return found
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize('name', STATEFUL)
-def test_states_are_those_of_the_host(name, dtype):
+def test_states_are_those_of_the_host(name, dtype, device):
     """Their sizes, and those before the first attention bit by bit, after a pass of several tokens and one of one."""
-    model, ids = make_model(name).to(dtype), tokens(31, 2, 12)
+    model, ids = make_model(name, device).to(dtype), tokens(31, 2, 12, device=device)
     model.config.dtype = dtype
     chunks, host = chunks_of(name, ids, 11, 1), host_cache(model)
     feed(model, host, *chunks)
     wanted = host_states(host)
-    with lowkey.Context('cpu') as context, store_of(model, context) as store:
+    with lowkey.Context(device) as context, store_of(model, context) as store:
         sequences = [store.add() for _ in range(2)]
         with LowkeyCache.over(model.config, store, sequences) as cache:
             feed(model, cache, *chunks)
@@ -70,17 +71,18 @@ def test_states_are_those_of_the_host(name, dtype):
         n_exact = 2 if name in RECURRENT else 1
         for row, sequence in enumerate(sequences):
             for own, x in list(zip(states_in(store, sequence), wanted))[:n_exact]:
-                assert own[:x[row].nbytes] == x[row].contiguous().view(torch.uint8).numpy().tobytes()
+                assert own[:x[row].nbytes] == x[row].contiguous().view(torch.uint8).cpu().numpy().tobytes()
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', STATEFUL)
-def test_a_session_is_saved_and_loaded(name):
+def test_a_session_is_saved_and_loaded(name, device):
     """Two prompts, one padded, go on in another cache with the same bits."""
-    model, ids = make_model(name), tokens(32, 2, 40)
+    model, ids = make_model(name, device), tokens(32, 2, 40, device=device)
     mask = torch.ones_like(ids)
     mask[1, :9] = 0
     more = ids[:, 30:].split(1, 1)
-    with lowkey.Context('cpu') as context:
+    with lowkey.Context(device) as context:
         with store_of(model, context, 'kivi4') as store:
             sequences = [store.add() for _ in range(2)]
             with LowkeyCache.over(model.config, store, sequences) as cache:
@@ -100,10 +102,11 @@ def test_a_session_is_saved_and_loaded(name):
                 wrong.load(saved)
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', STATEFUL)
-def test_crop_goes_anywhere_with_the_model(name):
+def test_crop_goes_anywhere_with_the_model(name, device):
     """Columns after the newest states are computed again; of padded prompts too."""
-    model, ids = make_model(name), tokens(33, 2, 50)
+    model, ids = make_model(name, device), tokens(33, 2, 50, device=device)
     mask = torch.ones_like(ids)
     mask[1, :13] = 0
     chunks = chunks_of(name, ids, 30, 6, 4)
