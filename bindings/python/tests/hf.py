@@ -16,6 +16,8 @@ else:
     torch = pytest.importorskip('torch')
     transformers = pytest.importorskip('transformers', minversion='5.0')
 
+from lowkey.transformers import LowkeyCache  # after torch, without which the tests are skipped
+
 torch.set_num_threads(1)  # the models are small; other work may share the machine
 
 COMMON = dict(vocab_size=89, hidden_size=128, intermediate_size=192, num_attention_heads=4, num_key_value_heads=2,
@@ -54,15 +56,32 @@ def make_model(name: str, device: str = 'cpu'):
     config = transformers.AutoConfig.for_model(kind, **{**COMMON, 'num_hidden_layers': n_layers, **options})
     torch.manual_seed(len(name))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=plain_attention(name)).eval()
+    sharpen(model, {('.bias', 'sinks', 'qk_norm.temp'): 0.5} | ({MIXING: 0.1} if name in FAMILIES else {}))
+    return model.to(device)
+
+
+def sharpen(model, others):
+    """Weights large enough for attention to prefer some tokens.
+
+    others  the deviation of other weights, by the ends of their names"""
     with torch.no_grad():
         for label, weight in model.named_parameters():
-            if label.endswith(('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight')):
-                weight.normal_(0, 0.15)
-            elif label.endswith(('.bias', 'sinks', 'qk_norm.temp')):
-                weight.normal_(0, 0.5)
-            elif name in FAMILIES and label.endswith(MIXING):
-                weight.normal_(0, 0.1)
-    return model.to(device)
+            for ends, deviation in {('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight'): 0.15, **others}.items():
+                if label.endswith(ends):
+                    weight.normal_(0, deviation)
+                    break
+
+
+def is_as_before(model, attention='sdpa'):
+    """Whether no cache and no planner holds the model."""
+    return model.config._attn_implementation == attention and all(p.requires_grad for p in model.parameters())
+
+
+def cache_logits(model, plan, ids, n):
+    """Logits of all tokens after the first n, which a LowkeyCache of a plan has."""
+    with LowkeyCache(model.config, plan, '64MiB') as cache, torch.no_grad():
+        model(ids[:, :n], past_key_values=cache, logits_to_keep=1)
+        return model(ids[:, n:], past_key_values=cache).logits
 
 
 def own_model():

@@ -25,6 +25,7 @@ from hf import (
 import lowkey
 from lowkey.transformers import LowkeyCache, geometry_of, layers_of
 
+
 def lowkey_cache(model, plan='fp16', budget='64MiB', **options):
     return LowkeyCache(model.config, plan, budget, **options)
 

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache as HostCache
 from ..cache import Cache, CacheStats, Sequence
 from ..context import Context
 from ..errors import ArgumentError, BudgetError, ClosedError, StateError, UnsupportedError
-from ..plan import Geometry, Plan, PlanSpec, as_plan
+from ..plan import Plan, PlanSpec, as_plan
 from ..step import Step
 from .attention import Switch, announce
 from .batch import Batch, NextPass
@@ -27,6 +27,7 @@ from .spans import Spans, is_whole
 from .state_shapes import state_tensors, states_of
 from .states import States
 from .store import Store
+
 
 class LowkeyCache(HostCache):
     """The key/value cache of a model of transformers, in packed pages and with a hard byte budget.
