@@ -153,6 +153,24 @@ def test_crop_without_the_model_names_where_it_can_go(name):
     assert_like_hosts(model, anew, ids[:, :20], n_last=20)
 
 
+@pytest.mark.parametrize('name', KINDS)
+def test_crop_after_generate(name):
+    """The answer to a padded batch is cut, and another one generated."""
+    model, ids = make_model(name), tokens(42, 2, 30)
+    mask = torch.ones_like(ids)
+    mask[0, :7] = 0
+    options = dict(max_new_tokens=8, do_sample=False)
+    with LowkeyCache(model, 'fp16', '64MiB') as cache:
+        first = model.generate(ids, attention_mask=mask, past_key_values=cache, **options)
+        assert cache.lengths == [30, 37]
+        cache.crop(-5)
+        assert cache.lengths == [25, 32]
+        longer = torch.cat([mask, mask.new_ones(2, 3)], 1)
+        second = model.generate(first[:, :33], attention_mask=longer, past_key_values=cache, **options)
+    assert torch.equal(second[:, :38], first)
+    assert torch.equal(second, model.generate(ids, attention_mask=mask, max_new_tokens=11, do_sample=False))
+
+
 def test_inputs_that_are_no_tokens_are_not_repeated():
     model, ids = make_model('qwen3.5'), tokens(35, 1, 30)
     with LowkeyCache(model, 'fp16', '64MiB') as cache, torch.no_grad():

@@ -24,7 +24,7 @@ from .graph import DecodeGraphs, switch
 from .layers import make_layers
 from .repeats import Repeats
 from .spans import Spans, is_whole
-from .state_shapes import state_tensors, states_of
+from .state_shapes import StateTensor, state_tensors, states_of
 from .states import States
 from .store import Store
 
@@ -102,6 +102,7 @@ class LowkeyCache(HostCache):
         layers = make_layers(self)
         super().__init__(layers=layers)
         self._states = States(self.model_layers, layers)
+        self._tensors: dict[torch.dtype | None, list[StateTensor]] = {}  # the states of a sequence by data type
         self._switch = Switch(config, self)
         self._undo_forward = None if self._model is None else switch(self._model, self)
         self._end = weakref.finalize(self, store.abandon, self.sequences)
@@ -260,7 +261,8 @@ class LowkeyCache(HostCache):
         Where no states are kept for the length that is left, the cache goes back to the newest ones before it, and the
         model, if the cache was given it, computes the columns between the two again.
 
-        Raises UnsupportedError (the model, or its inputs, are not known; nothing changed)."""
+        Raises UnsupportedError (the model, or its inputs, are not known; nothing changed), and what a pass raises; then
+        fewer columns are left."""
         if tokens_to_remove > 0:
             raise ArgumentError(f'tokens_to_remove is {tokens_to_remove}: give minus the number of tokens to remove')
         n, batch = min(-tokens_to_remove, self.n_columns), self._batch
@@ -575,7 +577,11 @@ class LowkeyCache(HostCache):
         if store.context is None:
             threads = self._n_threads or torch.get_num_threads()
             store.context = Context(device.type, index, n_threads=threads if device.type == 'cpu' else 0)
-        return store.open(batch, batch * n_tokens, state_tensors(self._config, dtype))
+        if not self._states:
+            return store.open(batch, batch * n_tokens, [])
+        if dtype not in self._tensors:
+            self._tensors[dtype] = state_tensors(self._config, dtype)
+        return store.open(batch, batch * n_tokens, self._tensors[dtype])
 
     def _added(self, cache: Cache, batch: int) -> list[Sequence]:
         """New sequences, all of them or none."""
