@@ -34,7 +34,7 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens, uint32_t n_ent
     Space space;
     space.groups = space.scores = 2 * page_tokens * image_row_values(head_dim);
     space.boosted = space.scores + 4 * head_dim;
-    space.slot_offsets = space.boosted + LK_MAX_HEAD_DIM / 8;
+    space.slot_offsets = space.boosted + LK_MAX_PLAIN_DIM / 8;
     const uint32_t slots_end = space.slot_offsets + 2 * head_dim;
     const uint32_t groups_end = space.groups + n_entries * static_cast<uint32_t>(sizeof(Group));
     space.end = slots_end > groups_end ? slots_end : groups_end;

@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
     Total total = {kNoReference, 0};
     for (uint32_t split = 0; split < args.n_splits; ++split)
         total.reference = fmaxf(total.reference, split_of(split).references[at]);
-    float out[LK_MAX_HEAD_DIM / kWarp] = {};
+    float out[LK_MAX_PLAIN_DIM / kWarp] = {};
     for (uint32_t split = 0; split < args.n_splits; ++split) {
         const Partial partial = split_of(split);
         const float weight = exp2_fast(partial.references[at] - total.reference);
         total.sum += weight * partial.sums[at];
 #pragma unroll
-        for (uint32_t i = 0; i < LK_MAX_HEAD_DIM / kWarp; ++i) {
+        for (uint32_t i = 0; i < LK_MAX_PLAIN_DIM / kWarp; ++i) {
             const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
             if (channel < args.layer.head_dim)
                 out[i] +=
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
         store_lse(args, query, total);
     const int64_t row = row_offset(args.out, query.token, query.head);
 #pragma unroll
-    for (uint32_t i = 0; i < LK_MAX_HEAD_DIM / kWarp; ++i) {
+    for (uint32_t i = 0; i < LK_MAX_PLAIN_DIM / kWarp; ++i) {
         const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
         if (channel < args.layer.head_dim)
             store_element(args.out, row + channel, out[i] * shrink * inverse(total.sum));

@@ -14,7 +14,7 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+constexpr uint32_t kMaxStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 
 // A strip of the page under way. Offsets are bytes into the thread block's copy of the page.
 struct alignas(16) StripInfo {

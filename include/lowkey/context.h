@@ -181,21 +181,24 @@ LK_API lk_status lk_context_device(const lk_context *context, lk_device_info *in
  * lk_capability_init(). */
 typedef struct lk_capability {
     uint32_t size;         /* sizeof(lk_capability) */
-    uint32_t head_dim;     /* channels of a head */
+    uint32_t head_dim;     /* channels of a head's keys */
     uint32_t group_size;   /* query heads per KV head */
     uint32_t key_bits;     /* 1, 2, 3, 4, 8 or 16 */
-    uint32_t value_bits;   /* 1, 2, 3, 4, 8 or 16 */
+    uint32_t value_bits;   /* 1, 2, 3, 4, 8 or 16; not read with is_latent */
     uint32_t page_tokens;  /* 32, 64 or 128 */
     lk_memory_kind memory; /* of the tensors */
     lk_dtype dtype;        /* of the tensors */
     lk_queue_kind queue;   /* 0 = a NULL queue on the CPU and on Vulkan; on CUDA any queue */
+    uint32_t value_dim;    /* channels of a head's values; 0, from init, = head_dim */
+    uint32_t is_latent;    /* 1: a latent layer (LK_LAYER_LATENT of lowkey/plan.h); else 0 */
 } lk_capability;
 LK_API lk_status lk_capability_init(lk_capability *capability, size_t struct_bytes);
 
 /* Check that a context can pack and attend such pages, before anything is allocated. Returns LK_OK,
  * or the error that a cache would return.
  *
- * Errors: LK_E_ARGUMENT (an invalid width, head_dim, page_tokens, element type or memory kind),
+ * Errors: LK_E_ARGUMENT (an invalid width, head_dim, value_dim, page_tokens, element type or memory
+ * kind),
  * LK_E_UNSUPPORTED (valid, but not on this context; the sentence names the missing feature). */
 LK_API lk_status lk_context_supports(const lk_context *context, const lk_capability *capability);
 

@@ -77,7 +77,8 @@ LK_API lk_status lk_cost_trial_init(lk_cost_trial *trial, size_t struct_bytes);
  * options   NULL for the defaults
  * out       owned by the caller, destroyed by lk_cost_run_destroy(); NULL on failure
  *
- * Errors: LK_E_ARGUMENT (also more than 2^24 trials: fewer documents, or no clips), LK_E_NOMEM. */
+ * Errors: LK_E_ARGUMENT (also more than 2^24 trials: fewer documents, or no clips),
+ * LK_E_UNSUPPORTED (a latent layer), LK_E_NOMEM. */
 LK_API lk_status lk_cost_run_create(const lk_geometry *geometry, const lk_cost_options *options,
                                     lk_cost_run **out);
 

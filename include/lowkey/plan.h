@@ -16,12 +16,19 @@ extern "C" {
 /* lk_layer.kv_layer: the layer has keys and values of its own. */
 #define LK_OWN_KV UINT32_MAX
 
+/* lk_layer.flags: the layer is latent. It keeps keys alone: the values are the first value_dim
+ * channels of the keys, as in multi-head latent attention (MLA; DeepSeek-V2 and V3: keys of 512 +
+ * 64 channels, values of 512, one KV head). V pages, and so their bytes, widths and rules, are not
+ * there; keys have no centers and no scales. */
+#define LK_LAYER_LATENT 1u
+
 /* One attention layer of the model. */
 typedef struct lk_layer {
     uint32_t size;               /* sizeof(lk_layer); equal in all elements of an array */
     uint32_t n_query_heads;      /* a multiple of n_kv_heads, up to 1024 times as many */
     uint32_t n_kv_heads;         /* 1 .. 1024 */
-    uint32_t head_dim;           /* a multiple of 16 from 32 to 512 */
+    uint32_t head_dim;           /* channels of queries and keys: a multiple of 16 from 32 to 512,
+                                  * to 576 in a latent layer */
     uint32_t window_tokens;      /* sliding window: a query attends to this many last tokens, its
                                   * own included; 0 = all. Packed pages before the window are
                                   * freed if the plan's sink_tokens are at least
@@ -38,11 +45,16 @@ typedef struct lk_layer {
     uint32_t kv_layer;           /* the KV layer: the layer whose keys and values this layer's
                                   * queries attend to. LK_OWN_KV, from init, or the layer's own
                                   * number: its own. Else an earlier layer that has its own and
-                                  * equal n_kv_heads, head_dim, window_tokens and
-                                  * window_sink_tokens; the other fields may differ. Such a reading
+                                  * equal n_kv_heads, head_dim, window_tokens, window_sink_tokens,
+                                  * value_dim and flags; the other fields may differ. Such a reading
                                   * layer has no lk_append() and no bytes, its plan is the KV
                                   * layer's, and its lk_attend() comes after the KV layer's
                                   * lk_append() (Gemma 3n's num_kv_shared_layers) */
+    uint32_t reserved;           /* not read */
+    uint32_t value_dim;          /* channels of values and outputs: a multiple of 16 from 32 to 512;
+                                  * 0, from init, = head_dim. At most head_dim in a latent layer.
+                                  * lk_plan_get_layer() has 0 where both are equal */
+    uint32_t flags;              /* LK_LAYER_LATENT or 0 */
 } lk_layer;
 
 /* A model's attention layers. */
@@ -112,9 +124,10 @@ typedef struct lk_key_rule {
 
 /* How the values of a KV head are packed, per token. Start from lk_value_rule_init(): 16 bits. */
 typedef struct lk_value_rule {
-    uint32_t size;  /* sizeof(lk_value_rule) */
-    uint32_t bits;  /* 1, 2, 3, 4, 8 or 16 */
-    uint32_t group; /* channels, a multiple of 16; the last group may be shorter; 0 = the head */
+    uint32_t size;      /* sizeof(lk_value_rule) */
+    uint32_t bits;      /* 1, 2, 3, 4, 8 or 16 */
+    uint32_t group;     /* channels, a multiple of 16; the last group may be shorter; 0 = the
+                         * head's value_dim channels */
     lk_one_bit one_bit; /* of values at 1 bit; LK_ONE_BIT_DEVIATION from init */
     float clip;         /* as lk_key_rule.clip; 1 from init */
 } lk_value_rule;
@@ -233,9 +246,9 @@ LK_API void lk_plan_destroy(lk_plan **plan);
  * This holds for all setters: layer and kv_head may be LK_ALL. A setter checks its own arguments;
  * lk_plan_validate() checks the whole plan. The plan is unchanged on failure. A reading layer
  * (lk_layer.kv_layer) has the rules of its KV layer: a change of that layer changes both, and
- * getters return them.
- * Errors: LK_E_ARGUMENT (also a reading layer by its number), LK_E_NOT_FOUND (no such layer or
- * head), LK_E_NOMEM. */
+ * getters return them. A latent layer has no rule for values: LK_ALL leaves it out, by its number
+ * it is refused. Errors: LK_E_ARGUMENT (also a reading layer by its number), LK_E_NOT_FOUND (no
+ * such layer or head), LK_E_NOMEM. */
 LK_API lk_status lk_plan_set_name(lk_plan *plan, const char *name);
 /* Set the rule of a head's keys; copied. */
 LK_API lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -251,7 +264,8 @@ LK_API lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_he
  * centers  [head_dim], each finite and from -65504 to 65504; copied. Magnitudes below 2^-24, the
  *          least of FP16, become 0. NULL = none. With LK_ALL all these layers have one head_dim.
  *
- * Errors: as lk_plan_set_name(). */
+ * Errors: as lk_plan_set_name(), LK_E_ARGUMENT (centers for a latent layer, whose values would lose
+ * them). */
 LK_API lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                          const float *centers);
 /* Set the key scales of a head: a constant for each channel. A key is divided by it before it is
@@ -264,7 +278,8 @@ LK_API lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t
  * scales  [head_dim], each from 1e-4 to 1e4; copied. NULL = none. With LK_ALL all these layers have
  *         one head_dim.
  *
- * Errors: as lk_plan_set_name(). */
+ * Errors: as lk_plan_set_name(), LK_E_ARGUMENT (scales for a latent layer, whose values would be
+ * divided by them). */
 LK_API lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                         const float *scales);
 /* Set how ranges and minima of the layer's keys and values are stored. */
@@ -314,7 +329,8 @@ LK_API lk_status lk_plan_set_layer_budget(lk_plan *plan, uint32_t layer, uint64_
  * Errors of all getters: LK_E_ARGUMENT, LK_E_NOT_FOUND (no such layer or head; LK_ALL is none). */
 LK_API lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                  lk_key_rule *rule);
-/* Read the rule of a head's values. rule starts from its init. */
+/* Read the rule of a head's values. rule starts from its init. LK_E_NOT_FOUND for a latent layer,
+ * whose values have no rule. */
 LK_API lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                    lk_value_rule *rule);
 /* Read a head's centers: set to [head_dim] of the plan, valid until the plan changes; NULL = none.

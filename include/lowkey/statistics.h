@@ -32,7 +32,8 @@ typedef struct lk_calibrator lk_calibrator;
  * geometry  read during the call, learned sink logits included
  * out       owned by the caller, destroyed by lk_calibrator_destroy(); NULL on failure
  *
- * Errors: LK_E_ARGUMENT (geometry, a sink logit that is not finite), LK_E_NOMEM. */
+ * Errors: LK_E_ARGUMENT (geometry, a sink logit that is not finite), LK_E_UNSUPPORTED (a latent
+ * layer, or one whose value_dim is not its head_dim), LK_E_NOMEM. */
 LK_API lk_status lk_calibrator_create(const lk_geometry *geometry, lk_calibrator **out);
 
 /* Destroy *calibrator and set it to NULL. calibrator and *calibrator may be NULL. */

@@ -103,7 +103,8 @@ LK_API lk_status lk_step_set_queue(lk_cache *cache, const lk_queue *queue);
 /* Append the new keys and values of a layer: once per layer and step, layers in any order.
  *
  * k  [sum of n_tokens][n_kv_heads][head_dim], after RoPE
- * v  [sum of n_tokens][n_kv_heads][head_dim]
+ * v  [sum of n_tokens][n_kv_heads][value_dim]. NULL for a latent layer, whose values are channels
+ * of its keys
  *
  * K and V are rounded to FP16 (nearest, ties to even); finite values beyond its range are clamped
  * to +-65504 and counted (lk_cache_stats.values_saturated). Both tensors stay unchanged until the
@@ -116,10 +117,10 @@ LK_API lk_status lk_step_set_queue(lk_cache *cache, const lk_queue *queue);
  * A reading layer (lk_layer.kv_layer) has no keys and values, so this call is not for it.
  *
  * Errors: LK_E_STATE (no step is open, or this layer was appended already), LK_E_ARGUMENT (layer, a
- * reading one included, tensor, a host pointer instead of a device's), LK_E_UNSUPPORTED (memory
- * kind; a sequence with spans, or with more than LK_DRAFT_TOKENS new tokens, while the queue is
- * being captured), LK_E_DATA (an infinity or a NaN; the sentence names layer, head, token and
- * sequence), LK_E_NOMEM, LK_E_DEVICE. */
+ * reading one included, tensor, a v for a latent layer, a host pointer instead of a device's),
+ * LK_E_UNSUPPORTED (memory kind; a sequence with spans, or with more than LK_DRAFT_TOKENS new
+ * tokens, while the queue is being captured), LK_E_DATA (an infinity or a NaN; the sentence names
+ * layer, head, token and sequence), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v);
 
 /* Compute attention of the step's new tokens over their sequences, on the packed bytes.
@@ -127,7 +128,7 @@ LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, 
  * layer  the one that lk_append() was called for last. A reading layer: at any time after the
  *        lk_append() of its KV layer, whose new tokens it attends to as well
  * q      [sum of n_tokens][n_query_heads][head_dim], after RoPE
- * out    [sum of n_tokens][n_query_heads][head_dim]; overlaps none of q, k and v
+ * out    [sum of n_tokens][n_query_heads][value_dim]; overlaps none of q, k and v
  * lse    NULL, or an F32 tensor [sum of n_tokens][n_query_heads][1]: natural logarithm of the
  *        sum of exp(logit), a learned sink included
  *

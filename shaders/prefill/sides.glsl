@@ -17,7 +17,7 @@
 #include "shaders/dequantize.glsl"
 
 // Strips and channels of the pages that are loaded.
-const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+const uint kMaxStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 shared StripPosition shared_strips[2][kMaxStrips];                           // of keys and of values
 shared uint shared_channels[kHeadDim];                                    // of the slots of keys
 

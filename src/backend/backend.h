@@ -33,7 +33,7 @@ struct TensorView {
 struct LayerView {
     uint32_t n_query_heads;
     uint32_t n_kv_heads;
-    uint32_t head_dim;
+    uint32_t head_dim;       // of queries and keys
     uint32_t window_tokens;  // 0 = all
     uint32_t window_sink_tokens;
     float scale;               // never 0
@@ -50,9 +50,16 @@ struct LayerView {
     // The largest magnitude of an element of a query. A query with a larger one, an infinity or a
     // NaN has NaN for its outputs and its LSE, and does not change those of other queries.
     float query_limit = 0;
+    uint32_t value_dim = 0;  // of values and outputs
+    // Values are the first value_dim channels of the keys, which have neither centers nor scales. V
+    // pages have no channels (PageLayout::is_absent()), append has no v, and staging none.
+    bool is_latent = false;
+
+    uint32_t stored_value_dim() const { return is_latent ? 0 : value_dim; }
 };
 
-// FP16 of a layer's new tokens: K, then V, each [n_kv_heads][n_tokens][head_dim].
+// FP16 of a layer's new tokens: K [n_kv_heads][n_tokens][head_dim], then V
+// [n_kv_heads][n_tokens][stored_value_dim()].
 struct Staging {
     uint16_t *k;
     uint16_t *v;
@@ -70,7 +77,7 @@ struct AppendArgs {
     uint32_t layer_index;
     uint32_t first_entry;  // index in a block of the layer's first head
     TensorView k;
-    TensorView v;
+    TensorView v;  // data is null in a latent layer
     Staging staging;
 };
 
@@ -92,7 +99,7 @@ struct PackItem {
     const PageFormat *target;
     uint64_t payload;
     uint64_t metadata;
-    const PageFormat *source_format;  // raw; null = staged, [page_tokens][head_dim] of one head
+    const PageFormat *source_format;  // raw; null = staged, [page_tokens][channels] of one head
     uint64_t source;                  // address
     uint64_t query_stats;             // address of u64 [head_dim] for Ranking::kQueryRange
 };
@@ -108,7 +115,7 @@ inline PackItem staged_page(const AppendArgs &args, const PageFormat *formats,
             is_value ? entry.value_payload : entry.key_payload,
             is_value ? entry.value_metadata : entry.key_metadata,
             nullptr,
-            address_of(area + row * args.layer.head_dim),
+            address_of(area + row * (is_value ? args.layer.value_dim : args.layer.head_dim)),
             0};
 }
 // Such a page comes with the queries' sums.

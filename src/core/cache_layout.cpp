@@ -14,10 +14,12 @@ lk_status check_head(const lk_context &context, lk_capability capability, const 
     for (uint32_t k = 0; k < kPlaneCount; ++k) {
         if (!key.strips[k])
             continue;
+        capability.key_bits = kPlaneBits[k];
+        if (value.is_absent())
+            LK_TRY(context.backend->supports(capability));
         for (uint32_t v = 0; v < kPlaneCount; ++v) {
             if (!value.strips[v])
                 continue;
-            capability.key_bits = kPlaneBits[k];
             capability.value_bits = kPlaneBits[v];
             LK_TRY(context.backend->supports(capability));
         }
@@ -145,6 +147,8 @@ lk_status check_support(const lk_cache &cache) {
     capability.queue = cache.context->backend->traits().queue;
     for (const LayerInfo &layer : cache.formats.layers) {
         capability.head_dim = layer.view.head_dim;
+        capability.value_dim = layer.view.value_dim;
+        capability.is_latent = layer.view.is_latent;
         capability.group_size = layer.view.n_query_heads / layer.view.n_kv_heads;
         for (uint32_t head = 0; head < layer.view.n_kv_heads; ++head) {
             const EntryInfo &entry = cache.formats.entries[layer.first_entry + head];

@@ -15,7 +15,8 @@
 #define LK_TILE_WORDS 4u      /* 32-bit words of a lane per tile at 16 bits: R0 .. R3 */
 #define LK_VECTOR_WORDS 4u    /* words that a lane reads at once */
 
-#define LK_MAX_HEAD_DIM 512u
+#define LK_MAX_HEAD_DIM 576u  /* of keys of latent layers */
+#define LK_MAX_PLAIN_DIM 512u /* of other keys, and of values */
 #define LK_BYTE_CHANNELS 256u /* a permutation of more channels has two bytes for each */
 #define LK_MAX_PAGE_TOKENS 128u
 #define LK_MAX_RAW_TOKENS 1024u /* of a page that is 16 bits throughout */

@@ -103,10 +103,18 @@ PageLayout raw_layout(Side side, uint32_t head_dim, uint32_t tokens) {
     return layout;
 }
 
+PageLayout absent_layout(uint32_t tokens) {
+    PageLayout layout = raw_layout(Side::kValue, 0, tokens);
+    layout.group = 1;  // groups are counted by division
+    return layout;
+}
+
 const char *layout_error(const PageLayout &layout) {
     if (layout.head_dim < 32 || layout.head_dim > LK_MAX_HEAD_DIM ||
         layout.head_dim % LK_STRIP_CHANNELS)
-        return "head_dim must be a multiple of 16 from 32 to 512";
+        return "head_dim must be a multiple of 16 from 32 to 576";
+    if (layout.side == Side::kValue && layout.head_dim > LK_MAX_PLAIN_DIM)
+        return "head_dim of a V page must be at most 512";
     uint32_t strips = 0;
     for (const uint16_t n : layout.strips)
         strips += n;

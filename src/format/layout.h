@@ -29,6 +29,7 @@ struct PageLayout {
                                         // channels are 1-bit partners, the next the outliers
     uint16_t strips[kPlaneCount] = {};  // sum = head_dim / 16
 
+    bool is_absent() const { return !head_dim; }
     bool is_raw() const { return strips[kPlane16] * LK_STRIP_CHANNELS == head_dim; }
 };
 
@@ -61,6 +62,8 @@ constexpr uint64_t slot_bytes(uint64_t bytes) {
 
 // A 16-bit page of `tokens` tokens (sinks, recent tokens, raw layers).
 PageLayout raw_layout(Side side, uint32_t head_dim, uint32_t tokens);
+// The V page of a latent layer: a raw page of no channels and no bytes. No file has it.
+PageLayout absent_layout(uint32_t tokens);
 
 // Does the layout make sense? A sentence without the subject when it does not, else null.
 const char *layout_error(const PageLayout &layout);

@@ -356,6 +356,7 @@ lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_hea
     const lk_status status = lk::check_index(plan->model, layer, kv_head);
     if (status != LK_OK)
         return status;
+    LK_TRY(lk::check_has_values(plan->model, layer, LK_E_NOT_FOUND));
     lk_value_rule own;
     lk::value_rule_of(plan->model, layer, kv_head, &own);
     return lk::export_struct(rule, &own, sizeof own, sizeof own, "rule");
@@ -461,15 +462,12 @@ lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_head, u
     lk_status status = lk::check_index(plan->model, layer, kv_head);
     if (status != LK_OK)
         return status;
-    const uint32_t head_dim = plan->model.layers[layer].geometry.head_dim;
-    if (channel >= head_dim)
-        return lk::fail(LK_E_NOT_FOUND, "channel is %u, layer %u has head_dim %u", channel, layer,
-                        head_dim);
+    LK_TRY(lk::check_channel(plan->model, layer, is_value != 0, channel));
     uint32_t cap = 0;
     status = lk::find_cap(plan->model, layer, rung, chunk_class, &cap);
     if (status != LK_OK)
         return status;
-    if (is_value)
+    if (is_value && !lk::is_latent(plan->model.layers[layer].geometry))
         *bits = *boost_bits = lk::channel_width(plan->model.value(layer, kv_head).bits, cap);
     else
         lk::key_widths(plan->model, layer, kv_head, channel, cap, bits, boost_bits);

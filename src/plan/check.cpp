@@ -55,7 +55,7 @@ lk_status check_clip(float clip, const Subject &s) {
 
 lk_status check_channel_group(uint32_t group, const Subject &s) {
     if (group % LK_MIN_GROUP || group > LK_MAX_HEAD_DIM)
-        return refuse(s, "group", group, "0 or a multiple of 16 up to 512 channels");
+        return refuse(s, "group", group, "0 or a multiple of 16 up to 576 channels");
     return LK_OK;
 }
 
@@ -95,6 +95,28 @@ lk_status check_boost(const lk_key_rule &rule, const Subject &s) {
     return LK_OK;
 }
 
+bool is_dim(uint32_t dim, uint32_t most) {
+    return dim >= 32 && dim <= most && dim % LK_STRIP_CHANNELS == 0;
+}
+
+// Channels of keys and of values.
+lk_status check_dims(const lk_layer &layer, const Subject &s) {
+    if (layer.flags & ~LK_LAYER_LATENT)
+        return refuse(s, "flags", layer.flags, "LK_LAYER_LATENT or 0");
+    if (!is_latent(layer) && !is_dim(layer.head_dim, LK_MAX_PLAIN_DIM))
+        return refuse(s, "head_dim", layer.head_dim, "a multiple of 16 from 32 to 512");
+    if (!is_dim(layer.head_dim, LK_MAX_HEAD_DIM))
+        return refuse(s, "head_dim", layer.head_dim,
+                      "a multiple of 16 from 32 to 576 in a latent layer");
+    const uint32_t dim = value_dim_of(layer);
+    if (!is_dim(dim, LK_MAX_PLAIN_DIM))
+        return refuse(s, "value_dim", dim, "a multiple of 16 from 32 to 512");
+    if (is_latent(layer) && dim > layer.head_dim)
+        return fail(s.status, "%svalue_dim is %u, must be at most head_dim %u in a latent layer",
+                    s.prefix, dim, layer.head_dim);
+    return LK_OK;
+}
+
 // Bytes of the UTF-8 character at text, 0 when there is none or it is a control character.
 uint32_t character_bytes(const unsigned char *text) {
     const unsigned char first = text[0];
@@ -122,9 +144,7 @@ lk_status check_layer(const lk_layer &layer, const Subject &s) {
         return fail(s.status, "%s%s is %u, must be 1 to %u times the %u KV heads", s.prefix,
                     s.name("n_query_heads", "query_heads"), layer.n_query_heads, kMaxQueryGroup,
                     layer.n_kv_heads);
-    if (layer.head_dim < 32 || layer.head_dim > LK_MAX_HEAD_DIM ||
-        layer.head_dim % LK_STRIP_CHANNELS)
-        return refuse(s, "head_dim", layer.head_dim, "a multiple of 16 from 32 to 512");
+    LK_TRY(check_dims(layer, s));
     if (layer.window_sink_tokens && !layer.window_tokens)
         return refuse(s, s.name("window_sink_tokens", "window_sinks"), layer.window_sink_tokens,
                       "0 without a window");
@@ -153,6 +173,8 @@ lk_status take_kv_layer(lk_layer *layers, uint32_t layer, const Subject &s) {
     } shared[] = {
         {s.name("n_kv_heads", "kv_heads"), own.n_kv_heads, named.n_kv_heads},
         {"head_dim", own.head_dim, named.head_dim},
+        {"value_dim", value_dim_of(own), value_dim_of(named)},
+        {s.name("flags", "latent"), own.flags, named.flags},
         {s.name("window_tokens", "window"), own.window_tokens, named.window_tokens},
         {s.name("window_sink_tokens", "window_sinks"), own.window_sink_tokens,
          named.window_sink_tokens},

@@ -49,6 +49,10 @@ lk_status check_name(const char *name, const Subject &subject);
 lk_status check_chunks(const Plan &plan, const Subject &subject);
 // A layer's budget within the plan. The prefix is that of the layer.
 lk_status check_budget(const Plan &plan, uint32_t layer, const Subject &subject);
+// `status` for a latent layer, whose values have no rule.
+lk_status check_has_values(const Plan &plan, uint32_t layer, lk_status status);
+// LK_E_NOT_FOUND for a channel that keys or values of the layer have not.
+lk_status check_channel(const Plan &plan, uint32_t layer, bool is_value, uint32_t channel);
 // A head's rules within the plan, under every width cap of its layer's pages. The prefixes are the
 // head's path with "key/" and "value/" after it.
 lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);

@@ -118,10 +118,18 @@ PageSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head);
 // Under one of width_caps().
 PageSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
 PageSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
-// Slot size of one page, K or V, of a layer's entry in a sink block.
-inline uint64_t sink_slot(const Plan &plan, uint32_t layer, uint64_t block) {
-    return slot_bytes(payload_bytes(
-        raw_layout(Side::kKey, plan.layers[layer].geometry.head_dim, block_capacity(plan, block))));
+// Slot sizes of the pages of a layer's entry in a sink block. value: 0 in a latent layer.
+struct SinkSlots {
+    uint64_t key;
+    uint64_t value;
+};
+inline SinkSlots sink_slots(const Plan &plan, uint32_t layer, uint64_t block) {
+    const lk_layer &geometry = plan.layers[layer].geometry;
+    const uint32_t tokens = block_capacity(plan, block);
+    const auto slot = [&](Side side, uint32_t dim) {
+        return slot_bytes(payload_bytes(raw_layout(side, dim, tokens)));
+    };
+    return {slot(Side::kKey, geometry.head_dim), slot(Side::kValue, stored_value_dim(geometry))};
 }
 
 // Sizes that shrink into each other: `top` bytes, divided by powers of two down to `least`.
@@ -129,7 +137,8 @@ struct SlotFamily {
     uint64_t top;
     uint64_t least;
 };
-constexpr uint32_t kMaxFamilies = 16;  // odd parts of head_dim / 16
+constexpr uint32_t kMaxFamilies = 18;  // odd parts of dims / 16
+static_assert(LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS / 2 <= kMaxFamilies);
 // Those of a plan; returns how many.
 uint32_t slot_families(const Plan &plan, SlotFamily *out);
 // Has a layer a rung below the one that it begins with?
@@ -145,7 +154,7 @@ inline uint64_t block_bytes(const Plan &plan) {
 
 // FP16 K and V of one new token of a layer.
 inline uint64_t staged_token_bytes(const lk_layer &layer) {
-    return uint64_t{layer.n_kv_heads} * layer.head_dim * 2 * 2;
+    return uint64_t{layer.n_kv_heads} * (layer.head_dim + stored_value_dim(layer)) * 2;
 }
 // Bytes of FP16 staging per new token of a step: an area of the widest layer, which all layers use
 // one after another, and after it one for each KV layer of reading layers, which stays for them.

@@ -155,7 +155,7 @@ Subject subject_at(const std::string &prefix) { return {prefix.c_str(), true, LK
 
 lk_layer read_geometry_layer(const Node &node) {
     expect_object(node, {"count", "query_heads", "kv_heads", "head_dim", "window", "window_sinks",
-                         "scale", "soft_cap", "kv_layer"});
+                         "scale", "soft_cap", "kv_layer", "value_dim", "latent"});
     lk_layer layer = default_layer();
     layer.n_query_heads = number_member(node, "query_heads");
     layer.n_kv_heads = number_member(node, "kv_heads");
@@ -166,6 +166,8 @@ lk_layer read_geometry_layer(const Node &node) {
     layer.soft_cap = real_or(node, "soft_cap", 0);
     if (node.has("kv_layer"))
         layer.kv_layer = whole_number(member(node, "kv_layer"), kMaxLayers - 1);
+    layer.value_dim = number_or(node, "value_dim", 0);
+    layer.flags = truth_or(node, "latent", 0) ? LK_LAYER_LATENT : 0;
     const std::string prefix = node.path + "/";
     expect(check_layer(layer, subject_at(prefix)));
     return layer;
@@ -302,20 +304,45 @@ struct ReadRules {
     std::string value_prefix;
 };
 
-void read_head(const Node &node, ReadRules *out) {
+void read_value_of(const Node &node, ReadRules *out) {
+    const Node value = member(node, "value");
+    out->value_prefix = value.path + "/";
+    out->value = read_value(value);
+    expect(check_value_rule(out->value, subject_at(out->value_prefix)));
+}
+
+// Values of a latent layer have no rule: that of 16 bits stands for it.
+void read_latent_value(const Node &node, ReadRules *out) {
+    if (node.has("value"))
+        expect(
+            fail(LK_E_CORRUPT,
+                 "%s/value is there, must not be in a latent layer, whose values are channels of "
+                 "its keys",
+                 node.path.c_str()));
+    for (const char *name : {"centers", "scales"})
+        if (member(node, "key").has(name))
+            expect(fail(LK_E_CORRUPT,
+                        "%s/key/%s is there, must not be in a latent layer, whose values would "
+                        "change with it",
+                        node.path.c_str(), name));
+    out->value = {};
+    out->value.size = sizeof out->value;
+    out->value.bits = 16;
+    out->value.one_bit = LK_ONE_BIT_DEVIATION;
+    out->value.clip = 1;
+}
+
+void read_head(const Node &node, bool is_latent, ReadRules *out) {
     expect_object(node, {"count", "key", "value"});
     const Node key = member(node, "key");
-    const Node value = member(node, "value");
     out->key_prefix = key.path + "/";
-    out->value_prefix = value.path + "/";
     out->key = read_key(key, &out->classes);
     if (key.has("centers"))
         out->centers = read_key_numbers(key, "centers", check_centers);
     if (key.has("scales"))
         out->scales = read_key_numbers(key, "scales", check_scales);
-    out->value = read_value(value);
     expect(check_key_rule(out->key, subject_at(out->key_prefix)));
-    expect(check_value_rule(out->value, subject_at(out->value_prefix)));
+    is_latent ? read_latent_value(node, out) : read_value_of(node, out);
 }
 
 void expect_channels(const ReadRules &rules, const char *name, size_t n, uint32_t head_dim) {
@@ -359,6 +386,11 @@ void expect_one_shape(const Node &elements, const LayerRun &run, const Plan &pla
         if (own.head_dim != first.head_dim)
             expect(fail(LK_E_CORRUPT, "%s is for layers of head_dim %u and %u",
                         elements.path.c_str(), first.head_dim, own.head_dim));
+        if (!same_pages(own, first))
+            expect(fail(LK_E_CORRUPT, "%s is for layers of value_dim %u%s and %u%s",
+                        elements.path.c_str(), value_dim_of(first),
+                        is_latent(first) ? " (latent)" : "", value_dim_of(own),
+                        is_latent(own) ? " (latent)" : ""));
     }
 }
 
@@ -368,7 +400,7 @@ void read_heads(const Node &elements, const LayerRun &run, Plan *plan) {
     uint32_t head = 0;
     for_each(elements, [&](const Node &element) {
         ReadRules rules;
-        read_head(element, &rules);
+        read_head(element, is_latent(plan->layers[run.first].geometry), &rules);
         const uint32_t count = count_of(element, n_heads - head, "KV heads");
         set_heads(rules, run.first, head, head + count, plan);
         head += count;

@@ -85,6 +85,12 @@ void put_geometry_layer(const lk_layer &layer, uint32_t count, Text *out) {
         out->put(", ");
         out->member("kv_layer", layer.kv_layer);
     }
+    if (layer.value_dim) {
+        out->put(", ");
+        out->member("value_dim", layer.value_dim);
+    }
+    if (is_latent(layer))
+        out->put(", \"latent\": true");
     out->put("}");
 }
 
@@ -168,6 +174,10 @@ void put_heads(const Plan &plan, uint32_t layer, Text *out) {
         out->put(h ? ",\n      " : "\n      ");
         put_count(end - h, out);
         put_key(plan, layer, h, out);
+        if (is_latent(plan.layers[layer].geometry)) {
+            out->put("}");
+            continue;
+        }
         out->put(", \"value\": {");
         out->member("bits", plan.value(layer, h).bits);
         out->put(", ");

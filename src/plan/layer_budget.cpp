@@ -116,10 +116,13 @@ LayerBlockBytes layer_block_bytes(const Plan &plan, uint32_t layer) {
         add_heads(plan, layer, h, end - h, &out);
     }
     const uint64_t n_sinks = sink_blocks(plan);
-    const uint64_t n_pages = 2ull * own.geometry.n_kv_heads;
+    const auto sink_bytes = [&](uint64_t block) {
+        const SinkSlots slots = sink_slots(plan, layer, block);
+        return own.geometry.n_kv_heads * (slots.key + slots.value);
+    };
     for (uint32_t r = 0; n_sinks && r < own.n_rungs; ++r) {
-        out.at[r][kSinkBlock] = n_pages * sink_slot(plan, layer, 0);
-        out.at[r][kLastSinkBlock] = n_pages * sink_slot(plan, layer, n_sinks - 1);
+        out.at[r][kSinkBlock] = sink_bytes(0);
+        out.at[r][kLastSinkBlock] = sink_bytes(n_sinks - 1);
     }
     return out;
 }

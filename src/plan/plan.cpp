@@ -55,6 +55,14 @@ lk_status check_same_head_dim(const Plan &plan, Range layers, const char *name) 
     return LK_OK;
 }
 
+lk_status refuse_latent_numbers(const char *name, uint32_t layer, const Subject &s) {
+    return fail(
+        s.status,
+        "%s%s are for the keys of layer %u, a latent one: its values are channels of its keys "
+        "and would change with them",
+        s.prefix, name, layer);
+}
+
 lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *numbers,
                           const KeyNumbers &kind, const Subject &subject) {
     Range layers;
@@ -63,6 +71,9 @@ lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
         return status;
     float own[LK_MAX_HEAD_DIM];  // the caller's may be this plan's
     const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
+    for (uint32_t l = layers.begin; numbers && l < layers.end; ++l)
+        if (is_latent(plan->layers[l].geometry))
+            return refuse_latent_numbers(kind.name, l, subject);
     if (numbers) {
         status = check_same_head_dim(*plan, layers, kind.name);
         if (status == LK_OK)
@@ -145,10 +156,14 @@ lk_status set_layers(Plan *plan, const Array<lk_layer> &layers) {
         // Negative zero becomes zero, so that equal numbers have equal bytes.
         own.geometry.scale = layer.scale + 0.0f;
         own.geometry.soft_cap = layer.soft_cap + 0.0f;
+        own.geometry.reserved = 0;
+        own.geometry.value_dim = value_dim_of(layer) == layer.head_dim ? 0 : layer.value_dim;
         own.first_head = owns_kv(layer) ? plan->n_heads : plan->layers[layer.kv_layer].first_head;
         own.metadata = Metadata::kF16;
         own.rung = kNoRung;
-        if (plan->runs.empty() || plan->runs.back().end != layer.n_kv_heads) {
+        // Values are set for all layers but latent ones, so these share no run with others.
+        if (plan->runs.empty() || plan->runs.back().end != layer.n_kv_heads ||
+            is_latent(plan->layers[plan->layers.size() - 1].geometry) != is_latent(layer)) {
             HeadRun all;
             all.end = layer.n_kv_heads;
             (void)plan->runs.push(all);
@@ -228,13 +243,18 @@ lk_status set_key_scales(Plan *plan, uint32_t layer, uint32_t kv_head, const flo
 
 lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule) {
     Range layers;
-    lk_status status = find(*plan, layer, kv_head, &layers);
-    if (status == LK_OK)
-        status = reserve_change(plan, layers, 0, 0);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(find(*plan, layer, kv_head, &layers));
+    if (layer != LK_ALL)
+        LK_TRY(check_has_values(*plan, layer, LK_E_ARGUMENT));
+    LK_TRY(reserve_change(plan, layers, 0, 0));
     const ValueRule own = packed_value(rule);
-    change_heads(plan, layers, kv_head, [&](HeadRun *run) { run->value = own; });
+    for (uint32_t l = layers.begin, end; l < layers.end; l = end) {
+        const auto latent = [&](uint32_t i) { return is_latent(plan->layers[i].geometry); };
+        for (end = l + 1; end < layers.end && latent(end) == latent(l);)
+            ++end;
+        if (!latent(l))
+            change_heads(plan, {l, end}, kv_head, [&](HeadRun *run) { run->value = own; });
+    }
     return LK_OK;
 }
 
@@ -375,17 +395,16 @@ bool same_geometry(const lk_layer &a, const lk_layer &b) {
     return a.n_query_heads == b.n_query_heads && a.n_kv_heads == b.n_kv_heads &&
            a.head_dim == b.head_dim && a.window_tokens == b.window_tokens &&
            a.window_sink_tokens == b.window_sink_tokens && a.scale == b.scale &&
-           a.soft_cap == b.soft_cap && a.kv_layer == b.kv_layer;
+           a.soft_cap == b.soft_cap && a.kv_layer == b.kv_layer &&
+           value_dim_of(a) == value_dim_of(b) && a.flags == b.flags;
 }
 
 bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
     const LayerPlan &x = plan.layers[a];
     const LayerPlan &y = plan.layers[b];
-    if (x.geometry.n_kv_heads != y.geometry.n_kv_heads ||
-        x.geometry.head_dim != y.geometry.head_dim || x.metadata != y.metadata ||
-        x.rung != y.rung || x.n_rungs != y.n_rungs || x.n_runs != y.n_runs ||
-        x.shrink_order != y.shrink_order || x.budget_bytes != y.budget_bytes ||
-        std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
+    if (!same_pages(x.geometry, y.geometry) || x.metadata != y.metadata || x.rung != y.rung ||
+        x.n_rungs != y.n_rungs || x.n_runs != y.n_runs || x.shrink_order != y.shrink_order ||
+        x.budget_bytes != y.budget_bytes || std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
         return false;
     if (x.first_run == y.first_run)
         return true;
@@ -423,6 +442,17 @@ uint64_t geometry_hash(const Plan &plan) {
         put_u32(bytes, l);
         put_u32(bytes + 4, plan.kv_layer(l));
         XXH3_64bits_update(&state, bytes, 8);
+    }
+    // Likewise. The first number is that of no layer.
+    for (uint32_t l = 0; l < plan.layers.size(); ++l) {
+        const lk_layer &g = plan.layers[l].geometry;
+        if (!g.value_dim && !g.flags)
+            continue;
+        put_u32(bytes, UINT32_MAX);
+        put_u32(bytes + 4, l);
+        put_u32(bytes + 8, value_dim_of(g));
+        put_u32(bytes + 12, g.flags);
+        XXH3_64bits_update(&state, bytes, 16);
     }
     return XXH3_64bits_digest(&state);
 }

@@ -67,6 +67,20 @@ constexpr bool owns_kv(const lk_layer &layer) { return layer.kv_layer == LK_OWN_
 constexpr uint32_t own_kv_heads(const lk_layer &layer) {
     return owns_kv(layer) ? layer.n_kv_heads : 0;
 }
+constexpr bool is_latent(const lk_layer &layer) { return layer.flags & LK_LAYER_LATENT; }
+// Channels of values and outputs.
+constexpr uint32_t value_dim_of(const lk_layer &layer) {
+    return layer.value_dim ? layer.value_dim : layer.head_dim;
+}
+// Channels of V pages.
+constexpr uint32_t stored_value_dim(const lk_layer &layer) {
+    return is_latent(layer) ? 0 : value_dim_of(layer);
+}
+// Do two layers have pages of equal shapes, so that rules of one fit the other?
+constexpr bool same_pages(const lk_layer &a, const lk_layer &b) {
+    return a.n_kv_heads == b.n_kv_heads && a.head_dim == b.head_dim &&
+           value_dim_of(a) == value_dim_of(b) && is_latent(a) == is_latent(b);
+}
 // What lk_layer_init() gives.
 lk_layer default_layer();
 // The first layout that was published.
@@ -74,7 +88,8 @@ constexpr size_t kLeastLayerBytes = offsetof(lk_layer, kv_layer);
 
 // A reading layer has its KV layer's: follow_kv_layers().
 struct LayerPlan {
-    lk_layer geometry;    // size of this build, sink_logits NULL; kv_layer is not its own number
+    lk_layer geometry;    // size of this build, sink_logits NULL; kv_layer is not its own number,
+                          // value_dim is 0 where it is head_dim
     uint32_t first_head;  // of the KV layer, among the heads of all layers with their own
     uint32_t first_run;   // in Plan::runs, which layers may share
     uint32_t n_runs;      // that cover n_kv_heads

@@ -109,11 +109,10 @@ lk_status set_rules_of(const Preset &preset, Plan *plan) {
     for (uint32_t l = 0, end; l < plan->layers.size(); l = end) {
         const lk_layer &geometry = plan->layers[l].geometry;
         const KeyRule key = key_rule(preset, geometry.head_dim);
-        value.group = group_within(preset.value_group, geometry.head_dim);
-        LK_TRY(set_rules(plan, l, key, value));
-        for (end = l + 1; end < plan->layers.size() &&
-                          plan->layers[end].geometry.n_kv_heads == geometry.n_kv_heads &&
-                          plan->layers[end].geometry.head_dim == geometry.head_dim;)
+        value.group = group_within(preset.value_group, stored_value_dim(geometry));
+        LK_TRY(set_rules(plan, l, key, is_latent(geometry) ? ValueRule() : value));
+        for (end = l + 1;
+             end < plan->layers.size() && same_pages(plan->layers[end].geometry, geometry);)
             ++end;
         share_runs(plan, l, end - l);
     }

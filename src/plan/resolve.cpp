@@ -19,9 +19,11 @@ PageLayout empty_shape(const Plan &plan, const LayerPlan &layer, Side side, Axis
     layout.side = side;
     layout.axis = axis;
     layout.metadata = layer.metadata;
-    layout.head_dim = static_cast<uint16_t>(layer.geometry.head_dim);
+    const uint32_t dim =
+        side == Side::kKey ? layer.geometry.head_dim : stored_value_dim(layer.geometry);
+    layout.head_dim = static_cast<uint16_t>(dim);
     layout.page_tokens = static_cast<uint16_t>(plan.page_tokens);
-    const uint32_t whole = axis == Axis::kChannel ? plan.page_tokens : layer.geometry.head_dim;
+    const uint32_t whole = axis == Axis::kChannel ? plan.page_tokens : dim;
     layout.group = static_cast<uint16_t>(group ? group : whole);
     return layout;
 }
@@ -165,8 +167,13 @@ void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t 
                       ValueFormat *out) {
     const LayerPlan &own = plan.layers[layer];
     const ValueRule &rule = plan.value(layer, head);
+    if (is_latent(own.geometry)) {
+        *out = {absent_layout(plan.page_tokens), true, {}};
+        out->layout.metadata = own.metadata;
+        return;
+    }
     out->layout = empty_shape(plan, own, Side::kValue, Axis::kToken, rule.group);
-    add_channels(&out->layout, channel_width(rule.bits, cap), own.geometry.head_dim);
+    add_channels(&out->layout, channel_width(rule.bits, cap), out->layout.head_dim);
     out->ranges = ranges_of(out->layout, rule.ranges);
     out->raw = out->layout.is_raw();
     if (out->raw)
@@ -200,6 +207,18 @@ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 // Is one the other times a power of two?
 bool are_kin(uint64_t a, uint64_t b) { return a >> __builtin_ctzll(a) == b >> __builtin_ctzll(b); }
+
+// To n families the one of these sizes; returns how many there are then.
+uint32_t add_family(const SlotFamily &sizes, uint32_t n, SlotFamily *out) {
+    uint32_t f = 0;
+    while (f < n && !are_kin(out[f].top, sizes.top))
+        ++f;
+    if (f == n)
+        out[f] = sizes;
+    out[f].top = larger(out[f].top, sizes.top);
+    out[f].least = sizes.least < out[f].least ? sizes.least : out[f].least;
+    return f == n ? n + 1 : n;
+}
 
 // With a ladder, a metadata slot that a shrink in place never outgrows: the largest of all caps.
 template <class Format>
@@ -239,16 +258,13 @@ uint32_t slot_families(const Plan &plan, SlotFamily *out) {
     for (const LayerPlan &layer : plan.layers) {
         if (!layer.n_rungs || !owns_kv(layer.geometry))
             continue;
-        const uint64_t top = slot_bytes(
-            payload_bytes(raw_layout(Side::kKey, layer.geometry.head_dim, plan.page_tokens)));
-        const uint64_t least = top / 16 * layer.rungs[layer.n_rungs - 1];
-        uint32_t f = 0;
-        while (f < n && !are_kin(out[f].top, top))
-            ++f;
-        if (f == n)
-            out[n++] = {top, least};
-        out[f].top = larger(out[f].top, top);
-        out[f].least = least < out[f].least ? least : out[f].least;
+        for (const uint32_t dim : {layer.geometry.head_dim, stored_value_dim(layer.geometry)}) {
+            if (!dim)
+                continue;
+            const uint64_t top =
+                slot_bytes(payload_bytes(raw_layout(Side::kKey, dim, plan.page_tokens)));
+            n = add_family({top, top / 16 * layer.rungs[layer.n_rungs - 1]}, n, out);
+        }
     }
     return n;
 }

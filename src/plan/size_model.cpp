@@ -52,9 +52,14 @@ void add_sinks(uint32_t layer, SizeModel *model) {
     const uint64_t blocks = sink_blocks(plan);
     if (!blocks)
         return;
-    const uint64_t n_pages = 2ull * plan.layers[layer].geometry.n_kv_heads;
-    model->sink_block.used[size_index(sink_slot(plan, layer, 0))] += n_pages;
-    model->last_sink_block.used[size_index(sink_slot(plan, layer, blocks - 1))] += n_pages;
+    const uint64_t n_heads = plan.layers[layer].geometry.n_kv_heads;
+    const auto add = [&](uint64_t block, SlotCounts *slots) {
+        const SinkSlots own = sink_slots(plan, layer, block);
+        slots->used[size_index(own.key)] += n_heads;
+        slots->used[size_index(own.value)] += n_heads;
+    };
+    add(0, &model->sink_block);
+    add(blocks - 1, &model->last_sink_block);
 }
 
 // What a layer has added to the blocks since before_layer.
@@ -104,7 +109,8 @@ bool build_size_model(const Plan &plan, SizeModel *model) {
         if (!add_window(l, page, model))
             return false;
     }
-    for (SlotCounts *slots : {&model->recent_block, &model->packed_block})
+    for (SlotCounts *slots :
+         {&model->recent_block, &model->packed_block, &model->sink_block, &model->last_sink_block})
         slots->used[kNoSlot] = 0;
     return true;
 }

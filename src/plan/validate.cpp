@@ -217,6 +217,10 @@ lk_status compare_layer(uint32_t layer, const lk_layer &given, const lk_layer &p
         return refuse_number(layer, "n_kv_heads", given.n_kv_heads, planned.n_kv_heads);
     if (given.head_dim != planned.head_dim)
         return refuse_number(layer, "head_dim", given.head_dim, planned.head_dim);
+    if (value_dim_of(given) != value_dim_of(planned))
+        return refuse_number(layer, "value_dim", value_dim_of(given), value_dim_of(planned));
+    if (given.flags != planned.flags)
+        return refuse_number(layer, "flags", given.flags, planned.flags);
     if (given.window_tokens != planned.window_tokens)
         return refuse_number(layer, "window_tokens", given.window_tokens, planned.window_tokens);
     if (given.window_sink_tokens != planned.window_sink_tokens)
@@ -256,10 +260,28 @@ lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subje
     return status;
 }
 
+lk_status check_has_values(const Plan &plan, uint32_t layer, lk_status status) {
+    if (!is_latent(plan.layers[layer].geometry))
+        return LK_OK;
+    return fail(status,
+                "layer is %u, a latent one: its values are channels of its keys and have no rule",
+                layer);
+}
+
+lk_status check_channel(const Plan &plan, uint32_t layer, bool is_value, uint32_t channel) {
+    const lk_layer &geometry = plan.layers[layer].geometry;
+    const uint32_t n_channels = is_value ? value_dim_of(geometry) : geometry.head_dim;
+    if (channel < n_channels)
+        return LK_OK;
+    return fail(LK_E_NOT_FOUND, "channel is %u, layer %u has %s %u", channel, layer,
+                is_value && geometry.value_dim ? "value_dim" : "head_dim", n_channels);
+}
+
 lk_status check_value(const Plan &plan, uint32_t layer, uint32_t head, const Subject &s) {
     const ValueRule &rule = plan.value(layer, head);
-    const lk_status status =
-        check_group(rule.group, plan.layers[layer].geometry.head_dim, "head_dim", s);
+    const lk_layer &geometry = plan.layers[layer].geometry;
+    const lk_status status = check_group(rule.group, value_dim_of(geometry),
+                                         geometry.value_dim ? "value_dim" : "head_dim", s);
     return status == LK_OK ? check_one_bit_plane(plan, rule.bits, "bits", s) : status;
 }
 

@@ -135,9 +135,9 @@ lk_status check_pmkvq(const lk_pmkvq &options) {
     if (options.key_axis != LK_AXIS_CHANNEL && options.key_axis != LK_AXIS_TOKEN)
         return fail(LK_E_ARGUMENT, "options.key_axis is %u, must be 1 (channel) or 2 (token)",
                     options.key_axis);
-    if (options.group % 16 || options.group > LK_MAX_HEAD_DIM)
+    if (options.group % 16 || options.group > LK_MAX_PLAIN_DIM)
         return fail(LK_E_ARGUMENT, "options.group is %u, must be a multiple of 16 up to %u",
-                    options.group, static_cast<uint32_t>(LK_MAX_HEAD_DIM));
+                    options.group, static_cast<uint32_t>(LK_MAX_PLAIN_DIM));
     LK_TRY(check_recent(options.sink_tokens, options.recent_tokens, kOptions));
     if (!options.budget_bytes || !options.budget_tokens || !options.budget_sequences ||
         !options.budget_step_tokens)

@@ -38,6 +38,11 @@ lk_status import_model(const lk_geometry *geometry, Calibrator *model) {
     if (status != LK_OK)
         return status;
     for (uint32_t l = 0; l < layers.size(); ++l)
+        if (is_latent(layers[l]) || value_dim_of(layers[l]) != layers[l].head_dim)
+            return fail(LK_E_UNSUPPORTED,
+                        "geometry.layers[%u] %s: statistics of such a layer are not gathered", l,
+                        is_latent(layers[l]) ? "is latent" : "has a value_dim of its own");
+    for (uint32_t l = 0; l < layers.size(); ++l)
         for (uint32_t h = 0; layers[l].sink_logits && h < layers[l].n_query_heads; ++h)
             if (!float_is_finite(layers[l].sink_logits[h]))
                 return fail(LK_E_ARGUMENT, "geometry.layers[%u].sink_logits[%u] is not finite", l,

@@ -76,6 +76,12 @@ lk_status lk_cost_run_create(const lk_geometry *geometry, const lk_cost_options 
     LK_TRY(lk::import_options(options, &own));
     lk::Array<lk_layer> layers;
     LK_TRY(lk::import_geometry(geometry, &layers));
+    for (uint32_t l = 0; l < layers.size(); ++l)
+        if (lk::is_latent(layers[l]))
+            return lk::fail(LK_E_UNSUPPORTED,
+                            "geometry.layers[%u] is latent: its values have no widths whose costs "
+                            "could be measured",
+                            l);
     return lk::make(out, "a cost run",
                     [&](lk::CostRun *model) { return lk::begin_cost_run(model, layers, own); });
 }

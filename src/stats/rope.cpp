@@ -30,7 +30,7 @@ lk_rope default_rope() {
 // A checked rope for heads of head_dim channels, and what its pairs turn by at position 1.
 struct Turn {
     RopePairs pairs;
-    double frequencies[LK_MAX_HEAD_DIM / 2];
+    double frequencies[LK_MAX_PLAIN_DIM / 2];
 };
 
 lk_status read_rope(const lk_rope *from, uint32_t head_dim, Turn *out) {
@@ -72,9 +72,9 @@ lk_status turn_samples(const lk_rope *rope, const lk_tensor *from, uint32_t n_to
                        double position_scale, double direction, float *values) {
     if (!values)
         return null_argument("values");
-    if (!n_heads || !head_dim || head_dim > LK_MAX_HEAD_DIM)
+    if (!n_heads || !head_dim || head_dim > LK_MAX_PLAIN_DIM)
         return fail(LK_E_ARGUMENT, "n_heads is %u and head_dim %u, must be at least 1, at most %u",
-                    n_heads, head_dim, static_cast<uint32_t>(LK_MAX_HEAD_DIM));
+                    n_heads, head_dim, static_cast<uint32_t>(LK_MAX_PLAIN_DIM));
     Turn turn = {};
     Samples samples;
     lk_status status = read_rope(rope, head_dim, &turn);
@@ -87,7 +87,7 @@ lk_status turn_samples(const lk_rope *rope, const lk_tensor *from, uint32_t n_to
         return fail(LK_E_ARGUMENT,
                     "position_scale is %g, must be above 0 and leave positions at most 2^53",
                     position_scale);
-    float row[LK_MAX_HEAD_DIM];
+    float row[LK_MAX_PLAIN_DIM];
     for (uint32_t t = 0; t < n_tokens; ++t)
         for (uint32_t h = 0; h < n_heads; ++h) {
             const double position = static_cast<double>(first_position + t) * position_scale;

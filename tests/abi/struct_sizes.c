@@ -28,7 +28,7 @@ OFFSET(lk_queue, wait_value, 24);
 OFFSET(lk_queue, signal_semaphore, 32);
 OFFSET(lk_queue, signal_value, 40);
 
-SIZE(lk_layer, 48);
+SIZE(lk_layer, 56);
 OFFSET(lk_layer, size, 0);
 OFFSET(lk_layer, n_query_heads, 4);
 OFFSET(lk_layer, n_kv_heads, 8);
@@ -39,6 +39,9 @@ OFFSET(lk_layer, scale, 24);
 OFFSET(lk_layer, soft_cap, 28);
 OFFSET(lk_layer, sink_logits, 32);
 OFFSET(lk_layer, kv_layer, 40);
+OFFSET(lk_layer, reserved, 44);
+OFFSET(lk_layer, value_dim, 48);
+OFFSET(lk_layer, flags, 52);
 
 SIZE(lk_geometry, 16);
 OFFSET(lk_geometry, size, 0);
@@ -288,7 +291,7 @@ OFFSET(lk_vulkan_desc, lock_user, 96);
 OFFSET(lk_vulkan_desc, pipeline_cache, 104);
 OFFSET(lk_vulkan_desc, pipeline_cache_bytes, 112);
 
-SIZE(lk_capability, 36);
+SIZE(lk_capability, 44);
 OFFSET(lk_capability, size, 0);
 OFFSET(lk_capability, head_dim, 4);
 OFFSET(lk_capability, group_size, 8);
@@ -298,6 +301,8 @@ OFFSET(lk_capability, page_tokens, 20);
 OFFSET(lk_capability, memory, 24);
 OFFSET(lk_capability, dtype, 28);
 OFFSET(lk_capability, queue, 32);
+OFFSET(lk_capability, value_dim, 36);
+OFFSET(lk_capability, is_latent, 40);
 
 SIZE(lk_snapshot_desc, 32);
 OFFSET(lk_snapshot_desc, size, 0);

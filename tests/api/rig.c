@@ -146,10 +146,14 @@ lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens,
     return lk_cache_create(r->context, &r->geometry, r->plan, &desc, &r->cache);
 }
 
+uint32_t rig_value_dim(const lk_layer *layer) {
+    return layer->value_dim ? layer->value_dim : layer->head_dim;
+}
+
 uint32_t rig_width(const rig *r) {
     uint32_t width = 0;
     for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
-        width += r->layers[l].n_query_heads * r->layers[l].head_dim;
+        width += r->layers[l].n_query_heads * rig_value_dim(&r->layers[l]);
     return width;
 }
 
@@ -169,11 +173,32 @@ static void fill(float *out, rig_token token, uint32_t layer, uint32_t kind, uin
     }
 }
 
+static uint32_t channels_of(const lk_layer *layer, uint32_t kind) {
+    return kind == RIG_V || kind == RIG_OUT ? rig_value_dim(layer) : layer->head_dim;
+}
+
+// Values that are the first channels of the keys.
+static void take_keys(const rig *r, uint32_t layer, const rig_token *tokens, uint32_t n,
+                      float *out) {
+    const lk_layer *own = &r->layers[layer];
+    const uint32_t n_values = rig_value_dim(own);
+    float *keys = malloc((size_t)n * own->n_kv_heads * own->head_dim * sizeof *keys);
+    assert_non_null(keys);
+    rig_values(r, layer, RIG_K, tokens, n, keys);
+    for (size_t row = 0; row < (size_t)n * own->n_kv_heads; ++row)
+        memcpy(out + row * n_values, keys + row * own->head_dim, n_values * sizeof *out);
+    free(keys);
+}
+
 void rig_values(const rig *r, uint32_t layer, uint32_t kind, const rig_token *tokens, uint32_t n,
                 float *out) {
     const lk_layer *own = &r->layers[layer];
     const uint32_t n_heads = kind == RIG_Q ? own->n_query_heads : own->n_kv_heads;
-    const size_t width = (size_t)n_heads * own->head_dim;
+    if (kind == RIG_V && r->has_keys_as_values[layer]) {
+        take_keys(r, layer, tokens, n, out);
+        return;
+    }
+    const size_t width = (size_t)n_heads * channels_of(own, kind);
     const uint32_t from = kind == RIG_Q                ? layer
                           : r->copied_kv[layer]        ? r->copied_kv[layer] - 1
                           : own->kv_layer == LK_OWN_KV ? layer
@@ -258,30 +283,33 @@ static void *buffer(rig *r, uint32_t layer, uint32_t kind, size_t bytes) {
 // The tokens' values in the layer's buffer.
 static void fill_tensor(rig *r, uint32_t layer, uint32_t kind, uint32_t n_heads,
                         const rig_token *tokens, uint32_t n, lk_tensor *tensor) {
-    const uint32_t width = n_heads * r->layers[layer].head_dim;
+    const uint32_t n_channels = channels_of(&r->layers[layer], kind);
+    const uint32_t width = n_heads * n_channels;
     const size_t bytes = (size_t)n * width * sizeof(float);
     float *values = allocate((size_t)n * width);
     rig_values(r, layer, kind, tokens, n, values);
     void *data = buffer(r, layer, kind, bytes);
     r->device->put(data, values, bytes);
     free(values);
-    rig_tensor(r, tensor, data, n_heads, r->layers[layer].head_dim);
+    rig_tensor(r, tensor, data, n_heads, n_channels);
 }
 
 lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n) {
     lk_tensor k, v;
     fill_tensor(r, layer, RIG_K, r->layers[layer].n_kv_heads, tokens, n, &k);
+    if (r->layers[layer].flags & LK_LAYER_LATENT)
+        return lk_append(r->cache, layer, &k, NULL);
     fill_tensor(r, layer, RIG_V, r->layers[layer].n_kv_heads, tokens, n, &v);
     return lk_append(r->cache, layer, &k, &v);
 }
 
 lk_status rig_attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
     const lk_layer *own = &r->layers[layer];
-    const uint32_t width = own->n_query_heads * own->head_dim;
+    const uint32_t width = own->n_query_heads * rig_value_dim(own);
     const size_t bytes = (size_t)n * width * sizeof(float);
     lk_tensor q, o;
     fill_tensor(r, layer, RIG_Q, own->n_query_heads, tokens, n, &q);
-    rig_tensor(r, &o, buffer(r, layer, RIG_OUT, bytes), own->n_query_heads, own->head_dim);
+    rig_tensor(r, &o, buffer(r, layer, RIG_OUT, bytes), own->n_query_heads, rig_value_dim(own));
     const lk_status status = lk_attend(r->cache, layer, &q, &o, NULL);
     if (!out || status)
         return status;
@@ -289,7 +317,7 @@ lk_status rig_attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n
     r->device->get(values, rig_first(r, &o), bytes);
     uint32_t before = 0;
     for (uint32_t l = 0; l < layer; ++l)
-        before += r->layers[l].n_query_heads * r->layers[l].head_dim;
+        before += r->layers[l].n_query_heads * rig_value_dim(&r->layers[l]);
     for (uint32_t t = 0; t < n; ++t)
         memcpy(out + (size_t)t * rig_width(r) + before, values + (size_t)t * width,
                width * sizeof *values);

@@ -55,7 +55,9 @@ typedef struct rig {
     rig_memory memory;
     uint32_t cpu_mask;  // LK_CPU_* bits
     uint32_t max_step_tokens;
-    uint32_t copied_kv[RIG_LAYERS];  // 1 + the layer whose keys and values it gets; 0 = its own
+    uint32_t copied_kv[RIG_LAYERS];      // 1 + the layer whose keys and values it gets; 0 = its own
+    int has_keys_as_values[RIG_LAYERS];  // its values are the first channels of its keys, as those
+                                         // of a latent layer are
     rig_buffer buffers[RIG_LAYERS][RIG_BUFFERS];
     void *placed[RIG_PLACED];
     uint32_t n_placed;
@@ -94,7 +96,9 @@ lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens,
 
 // Output elements of a token over all layers.
 uint32_t rig_width(const rig *r);
-// Queries, keys or values (RIG_Q, RIG_K, RIG_V) of tokens, [n][heads][head_dim]. Keys and values of
+// Channels of a layer's values and outputs.
+uint32_t rig_value_dim(const lk_layer *layer);
+// Queries, keys or values (RIG_Q, RIG_K, RIG_V) of tokens, [n][heads][channels]. Keys and values of
 // a reading layer are its KV layer's.
 void rig_values(const rig *r, uint32_t layer, uint32_t kind, const rig_token *tokens, uint32_t n,
                 float *out);

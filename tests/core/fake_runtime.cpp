@@ -174,9 +174,11 @@ DeviceBatch::DeviceBatch(const StepView &view) {
 }
 
 LayerView layer_view(const LayerArg &layer) {
-    return {layer.n_query_heads,      layer.n_kv_heads, layer.head_dim,     layer.window_tokens,
-            layer.window_sink_tokens, layer.scale,      layer.soft_cap,     layer.sink_logits,
-            layer.key_centers,        layer.key_scales, layer.key_inverses, layer.query_limit};
+    return {layer.n_query_heads, layer.n_kv_heads,         layer.head_dim,
+            layer.window_tokens, layer.window_sink_tokens, layer.scale,
+            layer.soft_cap,      layer.sink_logits,        layer.key_centers,
+            layer.key_scales,    layer.key_inverses,       layer.query_limit,
+            layer.head_dim};
 }
 
 TensorView tensor_view(const TensorArg &tensor) {

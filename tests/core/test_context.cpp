@@ -72,6 +72,9 @@ void capabilities_are_checked_member_by_member(void **) {
         {&lk_capability::head_dim, 16, "head_dim"},
         {&lk_capability::head_dim, 528, "head_dim"},
         {&lk_capability::head_dim, 40, "head_dim"},
+        {&lk_capability::value_dim, 16, "value_dim"},
+        {&lk_capability::value_dim, 528, "value_dim"},
+        {&lk_capability::is_latent, 2, "is_latent"},
         {&lk_capability::group_size, 0, "group_size"},
         {&lk_capability::group_size, 1025, "group_size"},
         {&lk_capability::page_tokens, 96, "page_tokens"},
@@ -88,6 +91,17 @@ void capabilities_are_checked_member_by_member(void **) {
         assert_int_equal(lk::check_capability(wrong), LK_E_ARGUMENT);
         sentence_has(fault.name);
     }
+    // Keys of latent layers may be wider than others, values no wider than keys.
+    lk_capability latent = sound();
+    latent.head_dim = 576;
+    latent.value_dim = 512;
+    latent.value_bits = 0;
+    assert_int_equal(lk::check_capability(latent), LK_E_ARGUMENT);
+    latent.is_latent = 1;
+    assert_int_equal(lk::check_capability(latent), LK_OK);
+    latent.head_dim = 256;
+    assert_int_equal(lk::check_capability(latent), LK_E_ARGUMENT);
+    sentence_has("at most head_dim 256");
     // One bit for 32 tokens would be less than a tile's words.
     lk_capability narrow = sound();
     narrow.key_bits = 1;

@@ -177,6 +177,14 @@ std::vector<Case> make_cases() {
          false},
         {"value-1-deviation-head512", value_shape(512, 64, 512, f8, {{0, 0, 0, 0, 0, 32}}), normal,
          67, none, false, deviation},
+        {"kitty-head576", ranked(key_shape(576, 32, 32, f16, {{0, 0, 8, 0, 28, 0}})), normal, 68,
+         Ranking::kKey, false},
+        {"key-token-4-head576", token_shape(key, 576, 64, 64, f8, {{0, 0, 36, 0, 0, 0}}), normal,
+         69, none, false},
+        {"key-mixed-head576", key_shape(576, 32, 16, f16, {{4, 0, 32, 0, 0, 0}}), normal, 70, none,
+         true},
+        {"value-2-head192", value_shape(192, 32, 192, f16, {{0, 0, 0, 0, 12, 0}}), normal, 71, none,
+         false},
     };
 }
 

@@ -51,16 +51,17 @@ void fill_tensor(uint32_t kind, uint32_t layer, uint64_t position, uint32_t n, u
 
 lk_status run_layer(lk_cache *cache, uint32_t l, const lk_layer &layer, uint64_t position,
                     uint32_t n) {
+    const uint32_t value_dim = layer.value_dim ? layer.value_dim : layer.head_dim;
     std::vector<float> keys, values, queries;
     fill_tensor(0, l, position, n, layer.n_kv_heads, layer.head_dim, &keys);
-    fill_tensor(1, l, position, n, layer.n_kv_heads, layer.head_dim, &values);
+    fill_tensor(1, l, position, n, layer.n_kv_heads, value_dim, &values);
     fill_tensor(2, l, position, n, layer.n_query_heads, layer.head_dim, &queries);
-    std::vector<float> out(queries.size());
+    std::vector<float> out(size_t{n} * layer.n_query_heads * value_dim);
     const lk_tensor k = tensor(&keys, layer.n_kv_heads, layer.head_dim);
-    const lk_tensor v = tensor(&values, layer.n_kv_heads, layer.head_dim);
+    const lk_tensor v = tensor(&values, layer.n_kv_heads, value_dim);
     const lk_tensor q = tensor(&queries, layer.n_query_heads, layer.head_dim);
-    const lk_tensor o = tensor(&out, layer.n_query_heads, layer.head_dim);
-    const lk_status status = lk_append(cache, l, &k, &v);
+    const lk_tensor o = tensor(&out, layer.n_query_heads, value_dim);
+    const lk_status status = lk_append(cache, l, &k, layer.flags & LK_LAYER_LATENT ? nullptr : &v);
     return status ? status : lk_attend(cache, l, &q, &o, nullptr);
 }
 
@@ -129,6 +130,20 @@ void add_chunks(lk_plan *plan) {
     require(lk_plan_set_recent(plan, 16, 0) == LK_OK);
 }
 
+void pack_latent(lk_plan *plan) {
+    lk_key_rule key;
+    require(lk_key_rule_init(&key, sizeof key) == LK_OK);
+    key.bits = 4;
+    key.axis = LK_AXIS_TOKEN;
+    key.group = 32;
+    lk_value_rule value;
+    require(lk_value_rule_init(&value, sizeof value) == LK_OK);
+    value.bits = 4;
+    require(lk_plan_set_key(plan, LK_ALL, LK_ALL, &key) == LK_OK);
+    require(lk_plan_set_value(plan, LK_ALL, LK_ALL, &value) == LK_OK);
+    require(lk_plan_set_recent(plan, 16, 0) == LK_OK);
+}
+
 void keep_exact(lk_plan *plan) { require(lk_plan_set_recent(plan, 0, 0) == LK_OK); }
 
 }  // namespace
@@ -142,12 +157,18 @@ SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) : which_(which) 
     }
     layers_[1].head_dim = 48;
     require(lk_geometry_init(&geometry_, sizeof geometry_) == LK_OK);
-    geometry_.n_layers = which == 1 ? 2 : 1;
+    if (which == 4) {
+        layers_[0].value_dim = 48;
+        layers_[1].head_dim = 64;
+        layers_[1].value_dim = 48;
+        layers_[1].flags = LK_LAYER_LATENT;
+    }
+    geometry_.n_layers = which == 1 || which == 4 ? 2 : 1;
     geometry_.layers = layers_;
     require(lk_plan_preset("fp16", &geometry_, &plan_) == LK_OK);
     require(lk_plan_set_pages(plan_, 32) == LK_OK);
     constexpr void (*kPlans[kSnapshotCases])(lk_plan *) = {boost_by_queries, mix_widths, add_chunks,
-                                                           keep_exact};
+                                                           keep_exact, pack_latent};
     kPlans[which](plan_);
     lk_cache_desc desc;
     require(lk_cache_desc_init(&desc, sizeof desc) == LK_OK);

@@ -9,14 +9,15 @@
 
 #include <vector>
 
-constexpr uint32_t kSnapshotCases = 4;
+constexpr uint32_t kSnapshotCases = 5;
 constexpr uint32_t kCaseSequences = 3;
 constexpr uint64_t kCaseBudget = 4u << 20;
 
 // A cache without sequences, and how to give it some. Case 0: channels boosted by queries, sinks.
 // Case 1: two layers, shared slots, FP8 metadata, keys per token with centers, forks. Case 2:
 // chunks that have classes and another order, which a fork shares, and a sequence that is deferred.
-// Case 3: recurrent states, with versions that a fork shares.
+// Case 3: recurrent states, with versions that a fork shares. Case 4: values of another dim than
+// keys, and a latent layer.
 class SnapshotCase {
   public:
     SnapshotCase(lk_context *context, uint32_t which);

@@ -53,7 +53,7 @@ AppendScene::AppendScene(const Device &device, AppendShape shape,
       cache_(device, shape_.formats, shape_.entry,
              {shape_.n_heads, shape_.n_heads, shape_.head_dim, 0, 0, 1, 0, nullptr,
               KeyParameters::array(numbers.centers), KeyParameters::array(numbers.scales),
-              KeyParameters::array(numbers.inverses)},
+              KeyParameters::array(numbers.inverses), 0, shape_.head_dim},
              kAppendLayers) {
     for (const auto &[n_history, n_new] : lengths) {
         sequences_.push_back({n_history, n_new, n_tokens_, {}, {}});

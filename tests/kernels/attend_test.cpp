@@ -124,6 +124,8 @@ void spans_match_reference(void **) { check_shapes(span_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 void wide_heads_match_reference(void **) { check_shapes(wide_cases()); }
+void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
+void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
 void short_pages_match_reference(void **) { check_shapes(every_case(short_page_cases(), 3)); }
 
 // The bound of tensor cores holds for arithmetic that is better than theirs, and finds what is
@@ -175,6 +177,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(grouped_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
+        cmocka_unit_test(value_dims_match_reference),
+        cmocka_unit_test(latent_layers_match_reference),
         cmocka_unit_test(short_pages_match_reference),
         cmocka_unit_test(attention_matches_reference),
         cmocka_unit_test(tensor_core_bound_can_fail),

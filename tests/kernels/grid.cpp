@@ -284,14 +284,9 @@ std::vector<Case> one_bit_cases() {
     return all;
 }
 
-namespace {
-
-// The next of a list, turn by turn.
 uint32_t next_of(const std::vector<uint32_t> &values, uint32_t *turn) {
     return values[(*turn)++ % values.size()];
 }
-
-}  // namespace
 
 std::vector<Case> grouped_cases() {
     struct Keys {

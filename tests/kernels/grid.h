@@ -40,11 +40,20 @@ std::vector<Case> ratio_cases();
 // Head dims above 256: kinds of pages as above.
 std::vector<Case> wide_cases();
 
+// Values of another dim than keys, wider and narrower ones, under every kind of page.
+std::vector<Case> value_dim_cases();
+
+// Latent layers: every kind of K page, steps of few and of many query columns.
+std::vector<Case> latent_cases();
+
 // Pages of several forms in one layer, 16-bit ones among them, under every kind of parameters.
 std::vector<Case> mixed_cases();
 
 // The pages of grouped_cases() and mixed_cases(), but of 32 and 64 tokens.
 std::vector<Case> short_page_cases();
+
+// The next of a list, turn by turn.
+uint32_t next_of(const std::vector<uint32_t> &values, uint32_t *turn);
 
 // The first case and every n-th one after it.
 std::vector<Case> every_case(const std::vector<Case> &cases, size_t n);

@@ -16,6 +16,8 @@
 
 struct Case {
     uint32_t head_dim = 64;
+    uint32_t value_dim = 0;  // 0 = head_dim
+    uint32_t latent = 0;     // values are channels of the keys
     uint32_t group = 4;
     uint32_t n_kv_heads = 2;
     uint32_t key_bits = 16;
@@ -50,12 +52,18 @@ struct Case {
     uint32_t n_sequences = 1;
     uint32_t spread = 0;  // tensors with odd strides that begin at an odd element
     uint32_t has_lse = 1;
+
+    uint32_t output_dim() const { return value_dim ? value_dim : head_dim; }
+    // Channels of pages of a side.
+    uint32_t page_dim(lk::Side side) const {
+        return side == lk::Side::kKey ? head_dim : latent ? 0 : output_dim();
+    }
 };
 std::string describe(const Case &c);
 lk::PageLayout packed_shape(const Case &c, lk::Side side);
 
 struct Outputs {
-    std::vector<float> out;  // [tokens][heads][head_dim]
+    std::vector<float> out;  // [tokens][heads][output_dim()]
     std::vector<float> lse;  // [tokens][heads], or empty
     bool operator==(const Outputs &other) const;
 };
@@ -77,7 +85,7 @@ struct ScenePage {
     uint16_t page_format;
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
-    // [head_dim] the most that |minimum| + range of a channel come to, or |value| at 16 bits
+    // [channels] the most that |minimum| + range of a channel come to, or |value| at 16 bits
     std::vector<float> reach;
 };
 struct SceneBlock {

@@ -87,7 +87,9 @@ void PlacedScene::describe_cache() {
               c.centers ? scene_.key_centers().data() : nullptr,
               c.scales ? scene_.key_scales().data() : nullptr,
               nullptr,  // nothing is appended
-              Scene::query_limit(c)};
+              Scene::query_limit(c),
+              c.output_dim(),
+              c.latent != 0};
     layout_.formats = scene_.formats().data();
     layout_.n_formats = static_cast<uint32_t>(scene_.formats().size());
     layout_.layers = &layer_;
@@ -136,11 +138,12 @@ void PlacedScene::stage_tensors() {
         return TensorView{reinterpret_cast<void *>(address + strides.offset * width), c.dtype,
                           static_cast<int64_t>(strides.token), static_cast<int64_t>(strides.head)};
     };
-    out_strides_ = strides_of(c, scene_.n_tokens(), scene_.n_query_heads(), c.head_dim);
+    out_strides_ = strides_of(c, scene_.n_tokens(), scene_.n_query_heads(), c.output_dim());
     lse_strides_ = strides_of(c, scene_.n_tokens(), scene_.n_query_heads(), 1);
     args_.layer = layer_;
     args_.first_entry = first_entry_;
-    args_.q = view(memory->input(scene_.q().data(), scene_.q().size()), out_strides_);
+    args_.q = view(memory->input(scene_.q().data(), scene_.q().size()),
+                   strides_of(c, scene_.n_tokens(), scene_.n_query_heads(), c.head_dim));
     out_address_ = memory->output(out_strides_.end * width);
     args_.out = view(out_address_, out_strides_);
     if (c.has_lse) {
@@ -197,7 +200,7 @@ bool PlacedScene::run(Outputs *outputs, std::string *message) {
         return false;
     const bool is_intact =
         device_.memory->intact() &&
-        read_tensor(out_address_, out_strides_, c.head_dim, c.dtype, &outputs->out) &&
+        read_tensor(out_address_, out_strides_, c.output_dim(), c.dtype, &outputs->out) &&
         (!c.has_lse || read_tensor(lse_address_, lse_strides_, 1, LK_F32, &outputs->lse));
     if (!is_intact)
         *message = "something besides the outputs was written";

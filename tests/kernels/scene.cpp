@@ -25,26 +25,31 @@ std::string describe(const Case &c) {
     return text + std::string(c.ordered ? " ordered" : "") + (c.stepped ? " stepped" : "") +
            (c.wider ? " wider" : "") + (c.mixed ? " mixed" : "") +
            (c.spans ? " spans " + std::to_string(c.spans) : "") +
-           (c.windowed_spans ? " in windows" : "");
+           (c.windowed_spans ? " in windows" : "") +
+           (c.value_dim ? " value dim " + std::to_string(c.value_dim) : "") +
+           (c.latent ? " latent" : "");
 }
 
 PageLayout packed_shape(const Case &c, Side side) {
     const uint32_t bits = side == Side::kKey ? c.key_bits : c.value_bits;
+    const uint32_t dim = c.page_dim(side);
+    if (!dim)
+        return absent_layout(c.page_tokens);
     if (bits == 16)
-        return raw_layout(side, c.head_dim, c.page_tokens);
+        return raw_layout(side, dim, c.page_tokens);
     PageLayout layout;
     layout.side = side;
     layout.axis = side == Side::kKey && !c.per_token_keys ? Axis::kChannel : Axis::kToken;
     layout.metadata = c.f8 ? Metadata::kF8 : Metadata::kF16;
-    layout.head_dim = static_cast<uint16_t>(c.head_dim);
+    layout.head_dim = static_cast<uint16_t>(dim);
     layout.page_tokens = static_cast<uint16_t>(c.page_tokens);
     const uint32_t group =
         layout.axis == Axis::kChannel
             ? (c.key_group ? std::min(c.key_group, c.page_tokens) : c.page_tokens)
-            : (c.value_group ? std::min(c.value_group, c.head_dim) : c.head_dim);
+            : (c.value_group ? std::min(c.value_group, dim) : dim);
     layout.group = static_cast<uint16_t>(group);
     const Plane plane = plane_of(bits);
-    const auto strips = static_cast<uint16_t>(c.head_dim / 16);
+    const auto strips = static_cast<uint16_t>(dim / 16);
     layout.strips[plane] = strips;
     if (side == Side::kKey && bits == 2) {
         const uint32_t boosted = c.stepped ? 1 : std::min(c.boosted / 16, strips - 1u);
@@ -149,9 +154,11 @@ void Scene::make_formats() {
         packed_formats_ = {kPackedFormat, kPackedFormat + 1, kOtherFormat, kOtherFormat + 1};
     for (const uint32_t tokens : {case_.page_tokens, case_.sink_tokens % case_.page_tokens})
         for (const Side side : {Side::kKey, Side::kValue})
-            if (tokens)
-                formats_.push_back(
-                    {raw_layout(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
+            if (tokens) {
+                const uint32_t dim = case_.page_dim(side);
+                formats_.push_back({dim ? raw_layout(side, dim, tokens) : absent_layout(tokens),
+                                    nullptr, Ranking::kNone, 0});
+            }
 }
 
 uint16_t Scene::key_format(uint32_t block, uint32_t head, uint32_t tokens, bool packed) const {
@@ -165,7 +172,7 @@ uint16_t Scene::key_format(uint32_t block, uint32_t head, uint32_t tokens, bool 
 // used: tokens that are filled; a raw page holds NaN after them.
 ScenePage Scene::make_page(uint16_t page_format, uint32_t used) {
     const PageLayout &layout = formats_[page_format].layout;
-    const uint32_t head_dim = case_.head_dim;
+    const uint32_t head_dim = layout.head_dim;
     const bool is_value = layout.side == Side::kValue;
     std::vector<uint16_t> values(static_cast<size_t>(layout.page_tokens) * head_dim, 0x7E00);
     for (uint32_t t = 0; t < used; ++t)
@@ -175,6 +182,8 @@ ScenePage Scene::make_page(uint16_t page_format, uint32_t used) {
     page.page_format = page_format;
     page.payload.resize(payload_bytes(layout));
     page.metadata.resize(metadata_bytes(layout));
+    if (layout.is_absent())
+        return page;
     std::vector<uint8_t> own(permutation_);
     if (layout.permutes)
         rank_by_key({values.data(), head_dim}, head_dim, layout.page_tokens,
@@ -193,15 +202,18 @@ void Scene::measure_page(uint32_t used, ScenePage *page) {
     const bool is_value = kind.layout.side == Side::kValue;
     float &range = is_value ? value_range_ : key_range_;
     float &highest = is_value ? value_max_ : key_max_;
-    page->reach.assign(case_.head_dim, 0);
-    for (uint32_t slot = 0; slot < case_.head_dim; ++slot) {
-        float &reach =
-            page->reach[channel_of(kind.layout, page->metadata.data(), kind.permutation, slot)];
+    page->reach.assign(kind.layout.head_dim, 0);
+    for (uint32_t slot = 0; slot < kind.layout.head_dim; ++slot) {
+        const uint32_t channel =
+            channel_of(kind.layout, page->metadata.data(), kind.permutation, slot);
+        const bool is_also_value = case_.latent && channel < case_.output_dim();
+        float &reach = page->reach[channel];
         const bool is_raw = code_bits(kind.layout, slot) == 16;
         for (uint32_t t = 0; t < used; ++t) {
             const float value = std::fabs(
                 unpack_value(kind.layout, page->payload.data(), page->metadata.data(), slot, t));
             highest = std::max(highest, value);
+            value_max_ = is_also_value ? std::max(value_max_, value) : value_max_;
             reach = std::max(reach, value);
             if (is_raw)
                 continue;
@@ -215,9 +227,10 @@ void Scene::measure_page(uint32_t used, ScenePage *page) {
 void Scene::make_absolute(uint32_t used, ScenePage *page) const {
     const PageFormat &from = formats_[page->page_format];
     const uint32_t tokens = from.layout.page_tokens;
-    std::vector<uint16_t> values(static_cast<size_t>(tokens) * case_.head_dim);
+    const uint32_t dim = from.layout.head_dim;
+    std::vector<uint16_t> values(static_cast<size_t>(tokens) * dim);
     unpack_page(from.layout, page->payload.data(), page->metadata.data(), from.permutation, used,
-                values.data(), case_.head_dim);
+                values.data(), dim);
     for (uint16_t &value : values)
         value &= 0x7FFF;
     if (!from.layout.is_raw())
@@ -225,8 +238,8 @@ void Scene::make_absolute(uint32_t used, ScenePage *page) const {
     const PageLayout &to = formats_[page->page_format].layout;
     page->payload.resize(payload_bytes(to));
     page->metadata.clear();
-    pack_page(to, {OneBit::kRange, 1}, {values.data(), case_.head_dim}, nullptr,
-              page->payload.data(), nullptr);
+    pack_page(to, {OneBit::kRange, 1}, {values.data(), dim}, nullptr, page->payload.data(),
+              nullptr);
 }
 
 void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used) {
@@ -361,7 +374,8 @@ std::string Scene::restore_spoiled(const Outputs &expected, Outputs *outputs) co
     for (size_t row = 0; row < is_spoiled_.size(); ++row) {
         if (!is_spoiled_[row])
             continue;
-        for (size_t i = row * case_.head_dim; i < (row + 1) * case_.head_dim; ++i) {
+        const size_t n = case_.output_dim();
+        for (size_t i = row * n; i < (row + 1) * n; ++i) {
             if (!std::isnan(outputs->out[i])) {
                 std::snprintf(text, sizeof text, "output %zu of a spoiled query is %g, not NaN", i,
                               static_cast<double>(outputs->out[i]));
@@ -382,13 +396,21 @@ std::string Scene::restore_spoiled(const Outputs &expected, Outputs *outputs) co
 }
 
 void Scene::make_staged() {
-    const size_t n = static_cast<size_t>(n_tokens_) * case_.n_kv_heads * case_.head_dim;
-    for (size_t i = 0; i < n; ++i) {
-        staged_keys_.push_back(random_f16(1.0));
+    const size_t n_rows = static_cast<size_t>(n_tokens_) * case_.n_kv_heads;
+    const size_t n_keys = n_rows * case_.page_dim(Side::kKey);
+    const size_t n_values = n_rows * case_.page_dim(Side::kValue);
+    for (size_t i = 0; i < std::max(n_keys, n_values); ++i) {
+        if (i < n_keys) {
+            staged_keys_.push_back(random_f16(1.0));
+            const float key = std::fabs(half_to_float(staged_keys_.back()));
+            key_max_ = std::max(key_max_, key);
+            value_max_ = case_.latent ? std::max(value_max_, key) : value_max_;
+        }
+        if (i >= n_values)
+            continue;
         staged_values_.push_back(random_f16(2.0));
         if (values_ == SceneValues::kMagnitudes)
             staged_values_.back() &= 0x7FFF;
-        key_max_ = std::max(key_max_, std::fabs(half_to_float(staged_keys_.back())));
         value_max_ = std::max(value_max_, std::fabs(half_to_float(staged_values_.back())));
     }
 }

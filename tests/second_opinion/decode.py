@@ -38,7 +38,7 @@ class Shape:
         """Raises Refused unless the shape is valid."""
         d, p, g = self.head_dim, self.page_tokens, self.group
         rules = [self.side in (0, 1), self.axis in (1, 2), self.metadata in (1, 2),
-                 self.permutes in (0, 1), d % 16 == 0 and 32 <= d <= 512,
+                 self.permutes in (0, 1), d % 16 == 0 and 32 <= d <= (512 if self.side else 576),
                  16 * sum(self.strips) == d]
         if self.is_raw:
             rules += [p % 16 == 0 and 16 <= p <= 1024, not self.permutes, not self.n_shared, g >= 1]

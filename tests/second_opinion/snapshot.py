@@ -61,6 +61,10 @@ class Plan:
                                  layer.get('scale', 0) + 0.0, layer.get('soft_cap', 0) + 0.0)
         for l, layer in enumerate(layers):
             state += struct.pack('<2I', l, layer['kv_layer']) if 'kv_layer' in layer else b''
+        for l, layer in enumerate(layers):
+            if 'value_dim' in layer or 'latent' in layer:
+                state += struct.pack('<4I', 0xffffffff, l, layer.get('value_dim', layer['head_dim']),
+                                     layer.get('latent', False))
         self.geometry_hash = xxh3_64(state)
 
     def block(self, index):
@@ -249,6 +253,8 @@ class Snapshot:
             need(not any(body[record.size + 4 * f[4]:at]), 'padding')
             for pair in kinds:
                 pages = []
+                is_latent = self.plan.entries[len(block.pages)][2].get('latent', False)
+                need(not is_latent or pair[1] == ABSENT, 'a V page of a latent layer')
                 for side, kind in enumerate(pair):
                     page, at = self.read_page(body, at, side, kind, n_tokens)
                     pages.append(page)
@@ -294,7 +300,10 @@ def wrong_values(snapshot):
         for (layer, head, geometry), centers, pages in zip(snapshot.plan.entries, snapshot.plan.centers,
                                                            block.pages):
             for side, page in enumerate(pages):
-                wanted = expected(side, layer, head, block.positions, geometry['head_dim'])
+                if page is None:
+                    continue
+                dims = geometry['head_dim'], geometry.get('value_dim', geometry['head_dim'])
+                wanted = expected(side, layer, head, block.positions, dims[side])
                 if not side and centers:
                     wanted = wanted - np.array(centers, np.float32)
                 wanted = wanted.astype(np.float16).astype(np.float64)

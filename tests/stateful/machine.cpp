@@ -96,6 +96,7 @@ void Machine::choose_layers() {
         }
         if (choices_.one_in(4))
             layer.soft_cap = 15;
+        choose_values(&layer);
         layers_.push_back(layer);
     }
     // The first steps of a cache with a full budget are those of a chosen seed.
@@ -110,6 +111,19 @@ void Machine::choose_layers() {
     require(lk_geometry_init(&geometry_, sizeof geometry_) == LK_OK);
     geometry_.n_layers = static_cast<uint32_t>(layers_.size());
     geometry_.layers = layers_.data();
+}
+
+// Values of another dim than keys, or channels of these. Devices have neither; the first steps of a
+// cache with a full budget are those of a chosen seed.
+void Machine::choose_values(lk_layer *layer) {
+    if (options_.is_full || options_.device->backend != LK_BACKEND_CPU)
+        return;
+    if (choices_.one_in(4)) {
+        layer->value_dim = 32 + 16 * choices_.below(3);
+    } else if (choices_.one_in(4)) {
+        layer->flags = LK_LAYER_LATENT;
+        layer->value_dim = choices_.one_in(2) ? 32 : 0;
+    }
 }
 
 void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uint8_t> *classes) {
@@ -189,7 +203,10 @@ void Machine::choose_rules() {
             value.one_bit = choices_.one_in(2) ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
             value.clip = value.one_bit == LK_ONE_BIT_RANGE ? 0.55f : 1;
             value.group = choices_.one_in(2) ? 16 : 0;
-            require(lk_plan_set_value(plan_, l, h, &value) == LK_OK);
+            require(lk_plan_set_value(plan_, l, h, &value) ==
+                    (lk::is_latent(layers_[l]) ? LK_E_ARGUMENT : LK_OK));
+            if (lk::is_latent(layers_[l]))
+                continue;
             std::vector<float> centers(layers_[l].head_dim);
             for (float &center : centers)
                 center = this->value(2);
@@ -550,10 +567,11 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
                              bool *right) {
     const lk_layer &own = layers_[layer];
     const bool reads = !lk::owns_kv(own);
-    const size_t kv = size_t{own.n_kv_heads} * own.head_dim;
+    const uint32_t value_dim = lk::value_dim_of(own);
     const size_t width = size_t{own.n_query_heads} * own.head_dim;
-    std::vector<float> keys(n_tokens * kv), values(n_tokens * kv), queries(n_tokens * width),
-        out(n_tokens * width);
+    std::vector<float> keys(size_t{n_tokens} * own.n_kv_heads * own.head_dim),
+        values(size_t{n_tokens} * own.n_kv_heads * value_dim), queries(n_tokens * width),
+        out(size_t{n_tokens} * own.n_query_heads * value_dim);
     for (float &x : keys)
         x = value(3);
     for (float &x : values)
@@ -563,9 +581,10 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
                   queries.begin() + static_cast<std::ptrdiff_t>(part.first * width));
         for (uint32_t t = 0; !reads && t < part.fresh.n; ++t)
             for (uint32_t h = 0; h < own.n_kv_heads; ++h) {
-                const size_t at = (part.first + t) * kv + size_t{h} * own.head_dim;
+                const size_t row = (size_t{part.first} + t) * own.n_kv_heads + h;
                 const uint32_t e = model_->first_entry(layer) + h;
-                Token token = model_->token(e, keys.data() + at, values.data() + at);
+                Token token = model_->token(e, keys.data() + row * own.head_dim,
+                                            values.data() + row * value_dim);
                 const uint32_t group = own.n_query_heads / own.n_kv_heads;
                 model_->add_queries(e,
                                     part.queries[layer].data() +
@@ -579,11 +598,12 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
     if (has_fault)
         keys[choices_.below(static_cast<uint32_t>(keys.size()))] = INFINITY;
     const Rows k(*options_.device, keys, own.n_kv_heads, own.head_dim);
-    const Rows v(*options_.device, values, own.n_kv_heads, own.head_dim);
+    const Rows v(*options_.device, values, own.n_kv_heads, value_dim);
     const Rows q(*options_.device, queries, own.n_query_heads, own.head_dim);
-    const Rows o(*options_.device, out, own.n_query_heads, own.head_dim);
+    const Rows o(*options_.device, out, own.n_query_heads, value_dim);
     counts_.operations += 2;
-    lk_status status = lk_append(cache_, layer, k.tensor(), v.tensor());
+    lk_status status =
+        lk_append(cache_, layer, k.tensor(), lk::is_latent(own) ? nullptr : v.tensor());
     if (reads) {
         *right = expect(status == LK_E_ARGUMENT, "a reading layer was appended") && *right;
         status = LK_OK;

@@ -87,6 +87,7 @@ class Machine {
     };
 
     void choose_layers();
+    void choose_values(lk_layer *layer);
     void choose_rules();
     void choose_ladder(uint32_t layer);
     void choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uint8_t> *classes);

@@ -82,6 +82,7 @@ bool Machine::compare(uint32_t layer, const std::vector<NewTokens> &parts,
                       const std::vector<float> &out) {
     const lk_layer &own = layers_[layer];
     const double tolerance = options_.tolerance;
+    const uint32_t value_dim = lk::value_dim_of(own);
     std::vector<double> wanted;
     for (const NewTokens &part : parts)
         for (uint32_t t = 0; t < part.fresh.n; ++t) {
@@ -93,16 +94,16 @@ bool Machine::compare(uint32_t layer, const std::vector<NewTokens> &parts,
                 model_->attend(part.live->tokens, part.fresh, t, layer, h,
                                part.queries[layer].data() + at, &wanted);
                 const float *got =
-                    out.data() + size_t{part.first} * own.n_query_heads * own.head_dim + at;
+                    out.data() + ((size_t{part.first} + t) * own.n_query_heads + h) * value_dim;
                 ++counts_.answers;
                 if (is_spoiled(part.queries[layer].data() + at, own.head_dim)) {
                     ++counts_.spoiled;
-                    for (uint32_t c = 0; c < own.head_dim; ++c)
+                    for (uint32_t c = 0; c < value_dim; ++c)
                         if (!expect(std::isnan(got[c]), "a spoiled query has an output"))
                             return false;
                     continue;
                 }
-                for (uint32_t c = 0; c < own.head_dim; ++c) {
+                for (uint32_t c = 0; c < value_dim; ++c) {
                     const double distance = std::fabs(double{got[c]} - wanted[c]);
                     if (!(distance <= tolerance)) {
                         char text[256];

@@ -166,8 +166,10 @@ Token Model::token(uint32_t entry, const float *key, const float *value) const {
     for (uint32_t c = 0; c < n; ++c) {
         const float centered = own.centers ? key[c] - own.centers[c] : key[c];
         made.key_bits.push_back(rounded(own.scales ? centered * (1.0f / own.scales[c]) : centered));
-        made.value_bits.push_back(rounded(value[c]));
         made.key.push_back(lk::half_to_float(made.key_bits[c]));
+    }
+    for (uint32_t c = 0; c < lk::stored_value_dim(layers_[own.layer]); ++c) {
+        made.value_bits.push_back(rounded(value[c]));
         made.value.push_back(lk::half_to_float(made.value_bits[c]));
     }
     return made;
@@ -247,8 +249,10 @@ void Model::truncate(Sequence *sequence, uint64_t length) const {
             Token &token = sequence->heads[e][t];
             for (size_t c = 0; c < token.key.size(); ++c) {
                 token.key_bits[c] = rounded(token.key[c]);
-                token.value_bits[c] = rounded(token.value[c]);
                 token.key[c] = lk::half_to_float(token.key_bits[c]);
+            }
+            for (size_t c = 0; c < token.value.size(); ++c) {
+                token.value_bits[c] = rounded(token.value[c]);
                 token.value[c] = lk::half_to_float(token.value_bits[c]);
             }
         }
@@ -326,7 +330,7 @@ double Model::logit(const lk_layer &layer, uint32_t entry, const float *query,
 void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uint32_t layer,
                    uint32_t query_head, const float *query, std::vector<double> *out) const {
     const lk_layer &own = layers_[layer];
-    const uint32_t n = own.head_dim;
+    const uint32_t n = lk::value_dim_of(own);
     const uint32_t e = first_entries_[layer] + query_head / (own.n_query_heads / own.n_kv_heads);
     // The new tokens visible to it, and how many come before it in its branch.
     std::vector<uint32_t> seen;
@@ -360,8 +364,9 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
     for (size_t i = 0; i < logits.size(); ++i) {
         const double weight = std::exp(logits[i] - highest);
         sum += weight;
+        const std::vector<float> &values = lk::is_latent(own) ? tokens[i]->key : tokens[i]->value;
         for (uint32_t c = 0; c < n; ++c)
-            (*out)[c] += weight * double{tokens[i]->value[c]};
+            (*out)[c] += weight * double{values[c]};
     }
     for (double &x : *out)
         x /= sum;

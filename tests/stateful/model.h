@@ -95,7 +95,7 @@ class Model {
     bool ranks_by_queries() const;
     Sequence empty() const;
 
-    // Round as an append does.
+    // Round as an append does. value: not read of a latent layer.
     Token token(uint32_t entry, const float *key, const float *value) const;
     // Note the queries of a token: [group_size][head_dim] of the entry's KV head.
     void add_queries(uint32_t entry, const float *queries, Token *token) const;
@@ -133,7 +133,7 @@ class Model {
                                      uint32_t n_chunks) const;
 
     // Attention of new token t with a query of the layer's query head, in double precision.
-    // out [head_dim].
+    // out [channels of values].
     void attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uint32_t layer,
                 uint32_t query_head, const float *query, std::vector<double> *out) const;
 

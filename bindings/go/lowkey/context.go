@@ -162,6 +162,8 @@ type Capability struct {
 	PageTokens         uint32     // 0 = 128
 	Memory             MemoryKind // 0 = Host
 	DType              DType      // 0 = F32
+	ValueDim           uint32     // channels of values; 0 = HeadDim
+	Latent             bool       // values are channels of the keys
 }
 
 // Supports reports whether the context can pack and attend such pages: nil, or the refusal that a
@@ -173,6 +175,10 @@ func (c *Context) Supports(capability Capability) error {
 	raw.group_size = C.uint32_t(capability.GroupSize)
 	raw.key_bits = C.uint32_t(capability.KeyBits)
 	raw.value_bits = C.uint32_t(capability.ValueBits)
+	raw.value_dim = C.uint32_t(capability.ValueDim)
+	if capability.Latent {
+		raw.is_latent = 1
+	}
 	raw.page_tokens = 128
 	if capability.PageTokens != 0 {
 		raw.page_tokens = C.uint32_t(capability.PageTokens)

@@ -23,6 +23,16 @@ type Layer struct {
 	SoftCap                      float32 // 0 = off
 	SinkLogits                   []float32
 	KVLayer                      *uint32 // earlier layer whose keys and values this one reads; nil = its own
+	ValueDim                     uint32  // channels of values and outputs; 0 = HeadDim
+	Latent                       bool    // values are the first ValueDim channels of the keys; see LK_LAYER_LATENT
+}
+
+// outputDim is the channels of the layer's values and outputs.
+func (l *Layer) outputDim() int {
+	if l.ValueDim != 0 {
+		return int(l.ValueDim)
+	}
+	return int(l.HeadDim)
 }
 
 // Geometry is a model's attention layers.
@@ -68,6 +78,10 @@ func (g Geometry) raw() (*C.lk_geometry, func(), error) {
 		layer.window_sink_tokens = C.uint32_t(from.WindowSinkTokens)
 		layer.scale = C.float(from.Scale)
 		layer.soft_cap = C.float(from.SoftCap)
+		layer.value_dim = C.uint32_t(from.ValueDim)
+		if from.Latent {
+			layer.flags = C.LK_LAYER_LATENT
+		}
 		if from.KVLayer != nil {
 			layer.kv_layer = C.uint32_t(*from.KVLayer)
 		}
@@ -311,8 +325,8 @@ func (p *Plan) SetKey(layer, kvHead uint32, rule KeyRule) error {
 	raw.boost_bits = C.uint32_t(rule.BoostBits)
 	raw.boost_ranking = C.lk_ranking(rule.BoostRanking)
 	if rule.ChannelBits != nil {
-		// C reads head_dim bytes, at most 512; missing bytes are widths of 0, which it refuses.
-		const most = 512
+		// C reads head_dim bytes, at most 576; missing bytes are widths of 0, which it refuses.
+		const most = 576
 		block := C.calloc(C.size_t(most+len(rule.ChannelBits)), 1)
 		if block == nil {
 			return &Error{NoMemory, "no memory for channel bits"}
@@ -342,14 +356,14 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	})
 }
 
-// padded is a copy of at least 512 numbers, as many as C may read for the channels; missing numbers
+// padded is a copy of at least 576 numbers, as many as C may read for the channels; missing numbers
 // are NaNs, which C refuses. padded(nil) is nil.
 func padded(numbers []float32) []float32 {
 	if numbers == nil {
 		return nil
 	}
 	all := append([]float32(nil), numbers...)
-	for len(all) < 512 {
+	for len(all) < 576 {
 		all = append(all, float32(math.NaN()))
 	}
 	return all

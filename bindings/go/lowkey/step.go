@@ -22,7 +22,7 @@ static lk_status lkgo_append(lk_cache *cache, uint32_t layer, const lkgo_view *v
     lk_tensor keys, values;
     lkgo_tensor(&keys, &views[LKGO_K], k);
     lkgo_tensor(&values, &views[LKGO_V], v);
-    return lk_append(cache, layer, &keys, &values);
+    return lk_append(cache, layer, &keys, views[LKGO_V].dtype ? &values : NULL);
 }
 
 static lk_status lkgo_attend(lk_cache *cache, uint32_t layer, const lkgo_view *views, void *q,
@@ -180,7 +180,10 @@ func (s *Step) checkKeys(shape Layer, k, v Tensor) error {
 	if err := k.check("k", s.tokens, int(shape.KVHeads), int(shape.HeadDim)); err != nil {
 		return err
 	}
-	return v.check("v", s.tokens, int(shape.KVHeads), int(shape.HeadDim))
+	if shape.Latent && v.dtype == 0 {
+		return nil
+	}
+	return v.check("v", s.tokens, int(shape.KVHeads), shape.outputDim())
 }
 
 func (s *Step) checkQueries(shape Layer, q, out, lse Tensor) error {
@@ -188,7 +191,7 @@ func (s *Step) checkQueries(shape Layer, q, out, lse Tensor) error {
 	if err := q.check("q", s.tokens, heads, dim); err != nil {
 		return err
 	}
-	if err := out.check("out", s.tokens, heads, dim); err != nil {
+	if err := out.check("out", s.tokens, heads, shape.outputDim()); err != nil {
 		return err
 	}
 	if lse.dtype == 0 {
@@ -197,9 +200,10 @@ func (s *Step) checkQueries(shape Layer, q, out, lse Tensor) error {
 	return lse.check("lse", s.tokens, heads, 1)
 }
 
-// Layer gives a layer its new keys (after RoPE) and values, [tokens][KVHeads][HeadDim], and attends
-// its queries: q and out [tokens][QueryHeads][HeadDim]; lse is F32 [tokens][QueryHeads][1], or the zero
-// Tensor. All may be slices.
+// Layer gives a layer its new keys (after RoPE), [tokens][KVHeads][HeadDim], and values,
+// [tokens][KVHeads][ValueDim], and attends its queries: q [tokens][QueryHeads][HeadDim] and out
+// [tokens][QueryHeads][ValueDim]; lse is F32 [tokens][QueryHeads][1], or the zero Tensor. v of a latent
+// layer is the zero Tensor. All may be slices.
 func (s *Step) Layer(layer int, k, v, q, out, lse Tensor) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

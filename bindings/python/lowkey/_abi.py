@@ -78,13 +78,14 @@ class ContextDesc(Structure):
 class Capability(Structure):
     _fields_ = [('size', c_uint32), ('head_dim', c_uint32), ('group_size', c_uint32), ('key_bits', c_uint32),
                 ('value_bits', c_uint32), ('page_tokens', c_uint32), ('memory', c_uint32), ('dtype', c_uint32),
-                ('queue', c_uint32)]
+                ('queue', c_uint32), ('value_dim', c_uint32), ('is_latent', c_uint32)]
 
 
 class Layer(Structure):
     _fields_ = [('size', c_uint32), ('n_query_heads', c_uint32), ('n_kv_heads', c_uint32), ('head_dim', c_uint32),
                 ('window_tokens', c_uint32), ('window_sink_tokens', c_uint32), ('scale', c_float),
-                ('soft_cap', c_float), ('sink_logits', POINTER(c_float)), ('kv_layer', c_uint32)]
+                ('soft_cap', c_float), ('sink_logits', POINTER(c_float)), ('kv_layer', c_uint32),
+                ('reserved', c_uint32), ('value_dim', c_uint32), ('flags', c_uint32)]
 
 
 class Geometry(Structure):
@@ -276,7 +277,7 @@ CONSTANTS: dict[str, int] = {
     'LK_CPU_REFERENCE_ONLY': 1, 'LK_CPU_NO_AVX2': 2, 'LK_CPU_NO_AVX512': 4, 'LK_CPU_NO_NEON': 8,
     'LK_VULKAN_NO_FLOAT16': 1, 'LK_VULKAN_NO_SUBGROUP': 2, 'LK_VULKAN_NO_INTEGER_DOT': 4,
     'LK_VULKAN_NO_COOPERATIVE_MATRIX': 8, 'LK_VULKAN_NO_TIMELINE': 16,
-    'LK_ALL': 0xFFFFFFFF, 'LK_OWN_KV': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
+    'LK_ALL': 0xFFFFFFFF, 'LK_OWN_KV': 0xFFFFFFFF, 'LK_LAYER_LATENT': 1, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
     'LK_RANKING_KEY': 1, 'LK_RANKING_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
     'LK_CHUNK_NONE': 0, 'LK_CHUNK_LOW': 1, 'LK_CHUNK_MIDDLE': 2, 'LK_CHUNK_HIGH': 3,
     'LK_DEFER_OFF': 0, 'LK_DEFER_REFUSE': 1, 'LK_DEFER_PACK': 2,

@@ -329,8 +329,9 @@ class Cache:
                                      _abi.byref(desc), _abi.byref(box)))
             self._handle = Handle('cache', box, end, context._handle)
         weakref.finalize(self, self._handle.destroy)
-        # Of each layer: heads of q, heads of k, channels.
-        self._shapes = [(layer.n_query_heads, layer.n_kv_heads, layer.head_dim) for layer in self.geometry.layers]
+        # Of each layer: heads of q, heads of k, channels of keys, channels of values.
+        self._shapes = [(layer.n_query_heads, layer.n_kv_heads, layer.head_dim, layer.output_dim)
+                        for layer in self.geometry.layers]
         self._scratch = tuple(Scratch() for _ in range(5))  # k, v, q, out, lse
         self._max_sequences = max_sequences
         self._queue: _abi.Queue | None = None

@@ -85,6 +85,8 @@ class Capability(Fields):
     group_size  query heads per KV head
     memory      of the tensors: "host", "cuda" or "vulkan"
     dtype       of the tensors: "float16", "bfloat16" or "float32"
+    value_dim   channels of a head's values; 0 = head_dim
+    is_latent   1: a latent layer, whose values are channels of its keys
     """
 
     _struct = _abi.Capability
@@ -97,6 +99,8 @@ class Capability(Fields):
     page_tokens: int = 128
     memory: str = 'host'
     dtype: str = 'float16'
+    value_dim: int = 0
+    is_latent: int = 0
 
 
 class Context:

@@ -30,7 +30,7 @@ class Layer:
     """One attention layer of a model.
 
     n_query_heads       a multiple of n_kv_heads, up to 1024 times as many
-    head_dim            a multiple of 16 from 32 to 512
+    head_dim            channels of queries and keys: a multiple of 16 from 32 to 512, to 576 in a latent layer
     window_tokens       a query attends to this many last tokens, itself included; 0 = all
     window_sink_tokens  first tokens that stay visible outside the window
     scale               of the logits; 0 = 1 / sqrt(head_dim)
@@ -38,6 +38,9 @@ class Layer:
     sink_logits         [n_query_heads] a learned logit that joins each softmax; empty = none
     kv_layer            the earlier layer whose keys and values this one reads: it has no append, no bytes and the
                         rules of that layer; None = its own
+    value_dim           channels of values and outputs; 0 = head_dim
+    latent              the values are the first value_dim channels of the keys: the layer has keys alone, and no rule
+                        for values
     """
 
     n_query_heads: int
@@ -49,6 +52,13 @@ class Layer:
     soft_cap: float = 0.0
     sink_logits: tuple[float, ...] = ()
     kv_layer: int | None = None
+    value_dim: int = 0
+    latent: bool = False
+
+    @property
+    def output_dim(self) -> int:
+        """Channels of values and outputs."""
+        return self.value_dim or self.head_dim
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,9 @@ class Geometry:
             # The size of the first element is the distance of all, so each is initialized.
             check(lk.lk_layer_init(_abi.byref(layers[i]), ctypes.sizeof(_abi.Layer)))
             for name in ('n_query_heads', 'n_kv_heads', 'head_dim', 'window_tokens', 'window_sink_tokens', 'scale',
-                         'soft_cap'):
+                         'soft_cap', 'value_dim'):
                 setattr(layers[i], name, getattr(layer, name))
+            layers[i].flags = _abi.CONSTANTS['LK_LAYER_LATENT'] if layer.latent else 0
             if layer.kv_layer is not None:
                 layers[i].kv_layer = layer.kv_layer
             if layer.sink_logits:
@@ -307,6 +318,11 @@ class Plan:
                 continue
             plan.set_metadata(rule.metadata, i)
             for what, heads, put in (('key', rule.key, plan.set_key), ('value', rule.value, plan.set_value)):
+                if what == 'value' and layer.latent:
+                    if rule.value != ValueRule() and not isinstance(spec.layers, LayerRule):
+                        raise ArgumentError(f'layer {i} is latent: its values are channels of its keys and have no '
+                                            'rule')
+                    continue
                 if not isinstance(heads, tuple):
                     put(heads, i)  # type: ignore[arg-type]
                     continue
@@ -349,7 +365,7 @@ class Plan:
         for entry in document['layers']:
             heads = [head for head in entry['heads'] for _ in range(head.get('count', 1))]
             rule = LayerRule(tuple(_key_of(head['key']) for head in heads),
-                             tuple(_value_of(head['value']) for head in heads),
+                             tuple(_value_of(head['value']) for head in heads) if 'value' in heads[0] else ValueRule(),
                              entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())),
                              entry.get('rung', 0), entry.get('shrink_order', 0), entry.get('budget_bytes', 0))
             layers += [rule] * entry.get('count', 1)
@@ -476,7 +492,7 @@ class Plan:
             return KeyRule.of(raw, **{name: tuple(list_[:width]) if list_ else () for name, list_ in lists.items()})
 
     def value(self, layer: int, kv_head: int) -> ValueRule:
-        """The rule of the values of a KV head."""
+        """The rule of the values of a KV head. Raises NotFoundError for a latent layer, which has none."""
         raw = self._lk.start(_abi.ValueRule)
         self._call(self._lk.lk_plan_get_value, layer, kv_head, _abi.byref(raw))
         return ValueRule.of(raw)
@@ -555,5 +571,6 @@ def _geometry_of(entry: dict[str, Any]) -> Geometry:
     for one in entry['layers']:
         layers += [Layer(one['query_heads'], one['kv_heads'], one['head_dim'], one.get('window', 0),
                          one.get('window_sinks', 0), one.get('scale', 0.0), one.get('soft_cap', 0.0),
-                         kv_layer=one.get('kv_layer'))] * one['count']
+                         kv_layer=one.get('kv_layer'), value_dim=one.get('value_dim', 0),
+                         latent=one.get('latent', False))] * one['count']
     return Geometry(tuple(layers))

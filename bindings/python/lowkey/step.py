@@ -58,24 +58,27 @@ class Step:
             raise StateError('the step is closed: it was committed or discarded')
         return pointer
 
-    def _shape(self, layer: int) -> tuple[int, int, int]:
+    def _shape(self, layer: int) -> tuple[int, int, int, int]:
         if not 0 <= layer < len(self._shapes):
             raise ArgumentError(f'layer {layer} of {len(self._shapes)}')
         return self._shapes[layer]
 
-    def append(self, layer: int, k: Any, v: Any) -> None:
+    def append(self, layer: int, k: Any, v: Any = None) -> None:
         """Give a layer its new keys and values, once in a step.
 
-        k, v  [n_tokens, n_kv_heads, head_dim]; k after RoPE. Their memory may not change until attend() has run
+        k  [n_tokens, n_kv_heads, head_dim], after RoPE
+        v  [n_tokens, n_kv_heads, value_dim]; None for a latent layer, whose values are channels of its keys
+
+        Their memory may not change until attend() has run.
 
         Raises ArgumentError, StateError, UnsupportedError, DataError (an infinity or a NaN; then only discard() works).
         """
-        _, heads, width = self._shape(layer)
-        shape = (self.n_tokens, heads, width)
+        _, heads, width, value_width = self._shape(layer)
+        shape, of_values = (self.n_tokens, heads, width), (self.n_tokens, heads, value_width)
         with self._handle.lock:
             pointer, scratch = self._pointer(), self._scratch
             status = self._lk.lk_append(pointer, layer, scratch[0].fill(k, shape, 'k', self.stream),
-                                        scratch[1].fill(v, shape, 'v', self.stream))
+                                        None if v is None else scratch[1].fill(v, of_values, 'v', self.stream))
             if status:
                 raise failure(status)
 
@@ -84,23 +87,23 @@ class Step:
 
         layer  the one that append() was called for last, or one that reads the keys and values of an appended layer
         q      [n_tokens, n_query_heads, head_dim], after RoPE
-        out    [n_tokens, n_query_heads, head_dim] written by the call; default: a new array like q
+        out    [n_tokens, n_query_heads, value_dim] written by the call; default: a new array like q
         lse    None, True for a new array, or a float32 array [n_tokens, n_query_heads]: the natural logarithm of
                the sum of exp(logit), for merge()
 
         Returns out, or (out, lse) when lse is given. Raises as append().
         """
-        heads, _, width = self._shape(layer)
-        shape = (self.n_tokens, heads, width)
+        heads, _, width, value_width = self._shape(layer)
+        shape, of_out = (self.n_tokens, heads, width), (self.n_tokens, heads, value_width)
         if out is None:
-            out = empty_like(q, shape)
+            out = empty_like(q, of_out)
         if lse is True:
             lse = empty_like(q, shape[:2], 'float32')
         with self._handle.lock:
             pointer, scratch = self._pointer(), self._scratch
             status = self._lk.lk_attend(
                 pointer, layer, scratch[2].fill(q, shape, 'q', self.stream),
-                scratch[3].fill(out, shape, 'out', self.stream, written=True),
+                scratch[3].fill(out, of_out, 'out', self.stream, written=True),
                 None if lse is None else scratch[4].fill(lse, (*shape[:2], 1), 'lse', self.stream, written=True))
             if status:
                 raise failure(status)

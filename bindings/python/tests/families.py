@@ -55,6 +55,26 @@ RECURRENT = {
                                            linear_value_head_dim=32, linear_num_key_heads=4,
                                            linear_num_value_heads=4)),
 }
+# Values of another dim than keys, and attention that keeps latents.
+_LATENT = dict(num_key_value_heads=4, kv_lora_rank=64, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=48,
+               q_lora_rank=48)
+_ROUTED = dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, n_group=1, topk_group=1,
+               n_shared_experts=1, first_k_dense_replace=1)
+_YARN = dict(rope_type='yarn', rope_theta=10000.0, factor=4.0, mscale=1.0, mscale_all_dim=0.8,
+             original_max_position_embeddings=1024)
+VALUE_DIMS = {
+    'mimo-v2': ('mimo_v2_flash', 4, dict(head_dim=48, v_head_dim=32, sliding_window=WINDOW, n_routed_experts=4,
+                                         num_experts_per_tok=2, moe_intermediate_size=64,
+                                         layer_types=[FULL, SLIDING, SLIDING, FULL])),
+    'deepseek-v2': ('deepseek_v2', 3, dict(_LATENT, **_ROUTED)),
+    'deepseek-v3': ('deepseek_v3', 3, dict(_LATENT, **_ROUTED, rope_parameters=_YARN)),
+    'glm-4.7-flash': ('glm4_moe_lite', 3, dict(_LATENT, **_ROUTED)),
+    'kimi-linear': ('kimi_linear', 4, dict(_LATENT, head_dim=32, layer_types=[STATE, FULL, STATE, FULL],
+                                           num_experts=4, num_experts_per_token=2, moe_intermediate_size=64,
+                                           num_shared_experts=1, first_k_dense_replace=1)),
+    'minicpm3': ('minicpm3', 2, dict(_LATENT)),
+    'youtu': ('youtu', 2, dict(_LATENT)),
+}
 # Weights of attention and of states, which decide little of the logits at the size that transformers begins with.
 MIXING = ('v_proj.weight', 'v_proj_current.weight', 'v_proj_delayed.weight', 'o_proj.weight', 'in_proj.weight',
           'in_proj_qkv.weight', 'in_proj_qkvz.weight', 'out_proj.weight')

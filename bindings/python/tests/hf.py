@@ -7,7 +7,7 @@ import os
 import pathlib
 
 import pytest
-from families import FAMILIES, MIXING, RESTARTING
+from families import FAMILIES, MIXING, RESTARTING, VALUE_DIMS
 
 if os.environ.get('LOWKEY_REQUIRE_TRANSFORMERS'):  # a run that is for the adapter may not leave it out
     import torch
@@ -52,11 +52,16 @@ DEVICES = ['cpu'] + (['cuda'] if torch.cuda.is_available() else [])
 
 def make_model(name: str, device: str = 'cpu'):
     """A model with weights large enough for attention to prefer some tokens, and biases that are not zero."""
-    kind, n_layers, options = {**MODELS, **FAMILIES}[name]
+    kind, n_layers, options = {**MODELS, **FAMILIES, **VALUE_DIMS}[name]
     config = transformers.AutoConfig.for_model(kind, **{**COMMON, 'num_hidden_layers': n_layers, **options})
     torch.manual_seed(len(name))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=plain_attention(name)).eval()
-    sharpen(model, {('.bias', 'sinks', 'qk_norm.temp'): 0.5} | ({MIXING: 0.1} if name in FAMILIES else {}))
+    others = {('.bias', 'sinks', 'qk_norm.temp'): 0.5}
+    if name in VALUE_DIMS:
+        others[('kv_b_proj.weight', 'kv_a_proj_with_mqa.weight')] = 0.15
+    if name in FAMILIES or name in VALUE_DIMS:
+        others[MIXING] = 0.1
+    sharpen(model, others)
     return model.to(device)
 
 
@@ -110,7 +115,7 @@ def own_model():
 
 def plain_attention(name: str) -> str:
     """The attention of transformers that can compute the model: some know neither soft-cap nor sinks."""
-    return 'eager' if name in ('gemma2', 'gpt-oss') else 'sdpa'
+    return 'eager' if name in ('gemma2', 'gpt-oss', 'mimo-v2') else 'sdpa'
 
 
 class RoundedCache(transformers.DynamicCache):

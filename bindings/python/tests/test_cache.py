@@ -81,6 +81,45 @@ def test_a_layer_reads_the_keys_of_another(context):
     assert sizes[0] == sizes[1] > 0
 
 
+def test_values_have_a_dim_of_their_own(context):
+    """Layer 0 has values of fewer channels, layer 1 is latent: values are the first channels of its keys."""
+    narrow = lowkey.Layer(4, 2, 96, value_dim=64)
+    latent = lowkey.Layer(16, 1, 288, value_dim=256, latent=True, scale=0.125)
+    geometry = lowkey.Geometry((narrow, latent))
+    plan = lowkey.Plan.preset('kivi4', geometry)
+    assert lowkey.Plan.from_json(plan.to_json()).geometry == geometry
+    assert lowkey.Plan.build(geometry, plan.spec()).to_json() == plan.to_json()
+    assert lowkey.Plan.build(geometry, lowkey.PlanSpec(layers=lowkey.LayerRule(value=lowkey.ValueRule(8))))
+    assert plan.value(0, 0).bits == 4 and plan.width(1, 0, 255, value=True).bits == 4
+    with pytest.raises(lowkey.NotFoundError, match='layer is 1, a latent one'):
+        plan.value(1, 0)
+    rules = (lowkey.LayerRule(), lowkey.LayerRule(value=lowkey.ValueRule(4)))
+    for refuse in (lambda: plan.set_value(lowkey.ValueRule(8), 1),
+                   lambda: lowkey.Plan.build(geometry, lowkey.PlanSpec(layers=rules))):
+        with pytest.raises(lowkey.ArgumentError, match='latent'):
+            refuse()
+    rng = np.random.default_rng(7)
+    with lowkey.Cache(context, 'fp16', '64MiB', geometry=geometry) as cache:
+        sequence, kept = cache.add(), [([], []), ([], [])]
+        for n_tokens in (150, 70, 1):
+            with cache.step(sequence, n_tokens) as step:
+                for number, layer in enumerate(geometry.layers):
+                    q = rng.standard_normal((n_tokens, layer.n_query_heads, layer.head_dim)).astype(np.float16)
+                    k = rng.standard_normal((n_tokens, layer.n_kv_heads, layer.head_dim)).astype(np.float16)
+                    v = rng.standard_normal((n_tokens, layer.n_kv_heads, 64)).astype(np.float16)
+                    with pytest.raises(lowkey.ArgumentError, match='v is'):
+                        step.append(number, k, k[:, :, :256] if layer.latent else None)
+                    step.append(number, k, *(() if layer.latent else (v,)))
+                    kept[number][0].append(k)
+                    kept[number][1].append(k[:, :, :256] if layer.latent else v)
+                    out = step.attend(number, q)
+                    assert out.shape == (n_tokens, layer.n_query_heads, layer.output_dim)
+                    want, _ = attention(q, *(np.concatenate(side) for side in kept[number]), layer)
+                    assert np.abs(np.float64(out) - want).max() < 5e-3
+    for capability in (dict(head_dim=96, value_dim=64), dict(head_dim=576, value_dim=512, is_latent=1)):
+        assert context.supports(lowkey.Capability(**capability))
+
+
 def test_packed_plans_use_fewer_bytes(context):
     sizes = {}
     for plan in ('fp16', 'int8', 'kitty-pro'):

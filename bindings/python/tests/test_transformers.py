@@ -342,12 +342,12 @@ def test_misuse():
 
 
 @pytest.mark.parametrize('kind, options, sentence', [
-    ('deepseek_v3', {}, 'latent keys'),
+    ('deepseek_v32', {}, 'latent keys'),
     ('llama4_text', {}, 'chunked_attention'),
     ('gemma4_text', {'global_head_dim': 528}, r'layer 5 has a head_dim of 528: lowkey has multiples of 16 from 32 '
      'to 512'),
-    ('mimo_v2_flash', {}, 'layer 0 has keys of 192 channels and values of 128'),
-    ('kimi_linear', {}, 'latent keys'),
+    ('mimo_v2_flash', {'v_head_dim': 528}, 'layer 0 has a value_dim of 528'),
+    ('deepseek_v3', {'kv_lora_rank': 528}, 'layer 0 has a head_dim of 592: lowkey has multiples of 16 from 32 to 576'),
     ('qwen4_exp_text', {}, 'layer 3 is indexed_attention'),
     ('mamba2', {}, 'mamba2 has no attention over heads'),
     ('recurrent_gemma', {}, 'keeps its recurrent states in its modules'),

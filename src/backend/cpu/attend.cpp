@@ -62,15 +62,16 @@ bool wanted(const Walk &walk, uint64_t first, uint64_t n) {
 
 bool next_staged(Walk *walk, KvTile *kv_tile) {
     const BatchSequence &sequence = *walk->sequence;
-    const uint64_t head_dim = walk->args->layer.head_dim;
+    const LayerView &layer = walk->args->layer;
     const Staging &staging = walk->args->staging;
     const uint32_t rest = sequence.n_new - walk->token;
-    const uint64_t from = (static_cast<uint64_t>(walk->kv_head) * staging.n_tokens +
-                           sequence.first_new + walk->token) *
-                          head_dim;
+    const uint64_t from =
+        static_cast<uint64_t>(walk->kv_head) * staging.n_tokens + sequence.first_new + walk->token;
     *kv_tile = {};
-    kv_tile->key.payload = reinterpret_cast<const uint8_t *>(staging.k + from);
-    kv_tile->value.payload = reinterpret_cast<const uint8_t *>(staging.v + from);
+    kv_tile->key.payload = reinterpret_cast<const uint8_t *>(staging.k + from * layer.head_dim);
+    if (!layer.is_latent)
+        kv_tile->value.payload =
+            reinterpret_cast<const uint8_t *>(staging.v + from * layer.value_dim);
     kv_tile->n_tokens = rest < kKvTileTokens ? rest : kKvTileTokens;
     kv_tile->n_linear = kv_tile->n_tokens;
     kv_tile->position = sequence.n_history + walk->token;
@@ -84,8 +85,10 @@ void fill_kv_tile(Walk *walk, const Block &block, uint32_t n_tokens, KvTile *kv_
     const PageEntry &entry = block.entries[walk->args->first_entry + walk->kv_head];
     kv_tile->key = page_bytes(walk->args->classes[entry.key_format], entry.key_payload,
                               entry.key_metadata, walk->key_views);
-    kv_tile->value = page_bytes(walk->args->classes[entry.value_format], entry.value_payload,
-                                entry.value_metadata, walk->value_views);
+    kv_tile->value = {};
+    if (!walk->args->layer.is_latent)
+        kv_tile->value = page_bytes(walk->args->classes[entry.value_format], entry.value_payload,
+                                    entry.value_metadata, walk->value_views);
     kv_tile->first_token = walk->token;
     kv_tile->n_tokens = n_tokens;
     kv_tile->position = block.first_token + walk->token;
@@ -157,13 +160,17 @@ void fill_queries(const LayerView &layer, const BatchSequence &sequence, const W
     }
 }
 
-// FP32 of a thread: scratch, q, result and starts of its work tile.
-uint64_t thread_floats(uint32_t head_dim) {
-    return round_up(
-        LK_CPU_SCRATCH_FLOATS(head_dim) + 2ull * kTileRows * head_dim + 3ull * kTileRows, 16);
+uint64_t kernel_floats(const LayerView &layer) {
+    return LK_CPU_SCRATCH_FLOATS(static_cast<uint64_t>(std::max(layer.head_dim, layer.value_dim)));
 }
-uint64_t partial_floats(uint32_t n_rows, uint32_t head_dim) {
-    return round_up(static_cast<uint64_t>(n_rows) * (head_dim + 2ull), 16);
+// FP32 of a thread: scratch, q, result and starts of its work tile.
+uint64_t thread_floats(const LayerView &layer) {
+    return round_up(kernel_floats(layer) +
+                        uint64_t{kTileRows} * (uint64_t{layer.head_dim} + layer.value_dim + 3),
+                    16);
+}
+uint64_t partial_floats(uint32_t n_rows, uint32_t value_dim) {
+    return round_up(static_cast<uint64_t>(n_rows) * (value_dim + 2ull), 16);
 }
 
 class Call {
@@ -173,7 +180,9 @@ class Call {
           args_(args),
           scratch_(*scratch),
           group_(args.layer.n_query_heads / args.layer.n_kv_heads),
-          n_parts_(static_cast<uint32_t>(ceil_div(group_, kDecodeRows))),
+          decode_rows_(args.layer.is_latent ? 0 : kDecodeRows),
+          n_parts_(static_cast<uint32_t>(
+              ceil_div(group_, args.layer.is_latent ? kTileRows : kDecodeRows))),
           part_heads_(static_cast<uint32_t>(ceil_div(group_, n_parts_))) {}
 
     bool plan() {
@@ -201,34 +210,35 @@ class Call {
     void run(uint32_t index, uint32_t thread) {
         const WorkItem &item = scratch_.items[index];
         const BatchSequence &sequence = args_.sequences[item.sequence];
-        const uint32_t head_dim = args_.layer.head_dim;
+        const LayerView &layer = args_.layer;
         Queries queries;
-        fill_queries(args_.layer, sequence, item, &queries);
+        fill_queries(layer, sequence, item, &queries);
         WorkTile work = {};
         work.n_queries = item.n_queries;
         work.group_size = item.n_heads;
-        work.head_dim = head_dim;
+        work.head_dim = layer.head_dim;
+        work.value_dim = layer.value_dim;
+        work.is_latent = layer.is_latent;
         work.n_rows = item.n_queries * item.n_heads;
         work.queries = queries.tokens;
         work.tree_positions = queries.tree_positions;
         set_bounds(&work);
-        work.scratch = scratch_.threads.data() + thread * thread_floats(head_dim);
-        float *q = work.scratch + LK_CPU_SCRATCH_FLOATS(head_dim);
+        work.scratch = scratch_.threads.data() + thread * thread_floats(layer);
+        float *q = work.scratch + kernel_floats(layer);
+        float *result = q + uint64_t{kTileRows} * layer.head_dim;
         work.q = q;
-        work.cap = static_cast<float>(static_cast<double>(args_.layer.soft_cap) * kLog2E);
+        work.cap = static_cast<float>(static_cast<double>(layer.soft_cap) * kLog2E);
         bool is_beyond[kTileRows];
         load_queries(item, q, is_beyond);
-        if (const float *centers =
-                head_numbers(args_.layer, args_.layer.key_centers, item.kv_head)) {
-            float *starts = q + 2ull * kTileRows * head_dim + 2ull * kTileRows;
+        if (const float *centers = head_numbers(layer, layer.key_centers, item.kv_head)) {
+            float *starts = result + uint64_t{kTileRows} * (layer.value_dim + 2ull);
             dot_centers(work, centers, starts);
             work.starts = starts;
         }
-        if (const float *scales = head_numbers(args_.layer, args_.layer.key_scales, item.kv_head))
+        if (const float *scales = head_numbers(layer, layer.key_scales, item.kv_head))
             scale_queries(work, scales, q);
-        work.output =
-            item.n_splits > 1 ? scratch_.partials.data() + item.partial : q + kTileRows * head_dim;
-        work.row_max = work.output + static_cast<uint64_t>(work.n_rows) * head_dim;
+        work.output = item.n_splits > 1 ? scratch_.partials.data() + item.partial : result;
+        work.row_max = work.output + static_cast<uint64_t>(work.n_rows) * layer.value_dim;
         work.row_sum = work.row_max + work.n_rows;
         walk_keys(item, sequence, &work);
         for (uint32_t r = 0; r < work.n_rows; ++r)
@@ -244,7 +254,7 @@ class Call {
         if (first.n_splits == 1 || first.split)
             return;
         const uint32_t n_rows = first.n_queries * first.n_heads;
-        const uint64_t outputs = static_cast<uint64_t>(n_rows) * args_.layer.head_dim;
+        const uint64_t outputs = static_cast<uint64_t>(n_rows) * args_.layer.value_dim;
         float *into = scratch_.partials.data() + first.partial;
         for (uint32_t i = 1; i < first.n_splits; ++i) {
             const float *from = scratch_.partials.data() + scratch_.items[index + i].partial;
@@ -257,7 +267,7 @@ class Call {
   private:
     uint32_t queries_per_tile(uint32_t s) const {
         const uint32_t n_new = args_.sequences[s].n_new;
-        return n_new * part_heads_ <= kDecodeRows ? n_new : kTileRows / part_heads_;
+        return n_new * part_heads_ <= decode_rows_ ? n_new : kTileRows / part_heads_;
     }
 
     // A KV head's query heads are cut into parts of about equal size, which a work tile has rows
@@ -292,7 +302,7 @@ class Call {
             if (!scratch_.items.push(item))
                 return false;
             if (n_splits > 1)
-                *partial += partial_floats(item.n_queries * item.n_heads, args_.layer.head_dim);
+                *partial += partial_floats(item.n_queries * item.n_heads, args_.layer.value_dim);
         }
         return true;
     }
@@ -363,7 +373,7 @@ class Call {
         if (window && work->first_position + 1 > window)
             walk.first_wanted = work->first_position + 1 - window;
         work->keys = {next_kv_tile, &walk};
-        (work->n_rows <= kDecodeRows ? kernels_.attend_decode : kernels_.attend_tile)(*work);
+        (work->n_rows <= decode_rows_ ? kernels_.attend_decode : kernels_.attend_tile)(*work);
     }
 
     uint64_t token_of(const WorkItem &item, uint32_t query) const {
@@ -373,7 +383,7 @@ class Call {
 
     void merge_row(float *into, const float *from, uint64_t outputs, uint32_t n_rows,
                    uint32_t r) const {
-        const uint32_t head_dim = args_.layer.head_dim;
+        const uint32_t value_dim = args_.layer.value_dim;
         float *row_max = into + outputs + r;
         const float other = from[outputs + r];
         const float highest = other > *row_max ? other : *row_max;
@@ -381,16 +391,16 @@ class Call {
         const float take = std::exp2(other - highest);
         *row_max = highest;
         row_max[n_rows] = row_max[n_rows] * keep + from[outputs + n_rows + r] * take;
-        for (uint64_t i = static_cast<uint64_t>(r) * head_dim; i < (r + 1ull) * head_dim; ++i)
+        for (uint64_t i = static_cast<uint64_t>(r) * value_dim; i < (r + 1ull) * value_dim; ++i)
             into[i] = into[i] * keep + from[i] * take;
     }
 
     // Sinks, normalization and the caller's dtype.
     void finish(const WorkItem &item, const float *result) const {
         const uint32_t n_rows = item.n_queries * item.n_heads;
-        const float *maxima = result + static_cast<uint64_t>(n_rows) * args_.layer.head_dim;
+        const float *maxima = result + static_cast<uint64_t>(n_rows) * args_.layer.value_dim;
         for (uint32_t r = 0; r < n_rows; ++r)
-            finish_row(item, r, result + static_cast<uint64_t>(r) * args_.layer.head_dim,
+            finish_row(item, r, result + static_cast<uint64_t>(r) * args_.layer.value_dim,
                        static_cast<double>(maxima[r]), static_cast<double>(maxima[n_rows + r]));
     }
     void finish_row(const WorkItem &item, uint32_t r, const float *output, double row_max,
@@ -407,7 +417,7 @@ class Call {
         }
         const auto scale = static_cast<float>(factor / row_sum);
         uint8_t *row = tensor_row(args_.out, token, head);
-        for (uint32_t c = 0; c < args_.layer.head_dim; ++c)
+        for (uint32_t c = 0; c < args_.layer.value_dim; ++c)
             store_element(row, args_.out.dtype, c, output[c] * scale);
         if (args_.lse)
             args_.lse[static_cast<int64_t>(token) * args_.lse_token_stride +
@@ -418,9 +428,10 @@ class Call {
     const Kernels &kernels_;
     const AttendCall &args_;
     AttendScratch &scratch_;
-    const uint32_t group_;       // query heads of a KV head
-    const uint32_t n_parts_;     // that they are cut into
-    const uint32_t part_heads_;  // of a part, at most
+    const uint32_t group_;        // query heads of a KV head
+    const uint32_t decode_rows_;  // rows of a work tile on the decode path, at most
+    const uint32_t n_parts_;      // that they are cut into
+    const uint32_t part_heads_;   // of a part, at most
 };
 
 }  // namespace
@@ -428,7 +439,7 @@ class Call {
 lk_status fast_attend(const Kernels &kernels, const AttendCall &args, ThreadPool *pool,
                       AttendScratch *scratch) {
     Call call(kernels, args, scratch);
-    const uint64_t floats = thread_floats(args.layer.head_dim) * pool->size();
+    const uint64_t floats = thread_floats(args.layer) * pool->size();
     if (!scratch->threads.reserve(floats) || !call.plan())
         return fail(LK_E_NOMEM, "no memory for the attention scratch of %u threads", pool->size());
     LK_TRY(pool->parallel_for(call.n_items(),

@@ -39,7 +39,7 @@ inline DecodeState cut_decode_scratch(const WorkTile &work) {
     const uint32_t weights = kDecodeRows * kKvTileTokens;
     s.logits = work.scratch;
     s.matrix = s.logits + weights;
-    s.query = s.matrix + (kKvTileTokens + 16) * work.head_dim;
+    s.query = s.matrix + (kKvTileTokens + 16) * largest_dim(work);
     s.query_spread = s.query + queries;
     s.query_ordered = s.query_spread + 2 * queries;
     s.page_ordered = s.query_ordered + queries;
@@ -95,17 +95,17 @@ inline void generic_logits(const WorkTile &work, const KvTile &kv_tile, const De
 
 inline void generic_values(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
     const Matrix values = unpack_page(kv_tile.value, kv_tile.first_token, kv_tile.n_tokens,
-                                      work.head_dim, true, s.matrix);
+                                      work.value_dim, true, s.matrix);
     if (values.k_stride == 1) {
-        dot_rows(values.data, values.row_stride, work.head_dim, s.logits, kKvTileTokens,
-                 work.n_rows, kv_tile.n_tokens, work.output, work.head_dim, kv_tile.value.channels,
+        dot_rows(values.data, values.row_stride, work.value_dim, s.logits, kKvTileTokens,
+                 work.n_rows, kv_tile.n_tokens, work.output, work.value_dim, kv_tile.value.channels,
                  true);
         return;
     }
     for (uint32_t r = 0; r < work.n_rows; ++r)
         for (uint32_t t = 0; t < kv_tile.n_tokens; ++t)
-            for (uint32_t c = 0; c < work.head_dim; ++c)
-                work.output[r * work.head_dim + c] +=
+            for (uint32_t c = 0; c < work.value_dim; ++c)
+                work.output[r * work.value_dim + c] +=
                     s.logits[r * kKvTileTokens + t] * values.data[t * values.k_stride + c];
 }
 
@@ -149,7 +149,7 @@ inline void raw_values(const WorkTile &work, const KvTile &kv_tile, const Decode
                     2 * kKvTileTokens,
                     nullptr,
                     work.output,
-                    work.head_dim,
+                    work.value_dim,
                     true};
     multiply_raw(p, work.n_rows);
     if (!rest)
@@ -353,7 +353,7 @@ inline void packed_group_values(const WorkTile &work, const KvTile &kv_tile, uin
                                 view.page_tokens, s.value_factors, kKvTileTokens, sums},
                                bits, work.n_rows);
         for (uint32_t r = 0; r < work.n_rows; ++r) {
-            float *out = work.output + r * work.head_dim + strip * 16;
+            float *out = work.output + r * work.value_dim + strip * 16;
             for (uint32_t i = 0; i < 16; i += kWidth)
                 store(out + i, load<Vf>(out + i) + folded[r].base +
                                    __builtin_convertvector(load<Vi>(sums[r] + i), Vf) *
@@ -411,8 +411,8 @@ inline void weigh_row(const WorkTile &work, uint32_t r, uint32_t n_tokens, float
         logits[t] = 0;
     work.row_sum[r] = work.row_sum[r] * factor + horizontal_sum(sums);
     work.row_max[r] = row_max;
-    float *output = work.output + r * work.head_dim;
-    for (uint32_t c = 0; factor != 1.0f && c < work.head_dim; c += kWidth)
+    float *output = work.output + r * work.value_dim;
+    for (uint32_t c = 0; factor != 1.0f && c < work.value_dim; c += kWidth)
         store(output + c, load<Vf>(output + c) * factor);
 }
 
@@ -462,7 +462,7 @@ LK_INLINE void fetch_page(const PageBytes &page) {
 
 void attend_decode(const WorkTile &work) {
     const DecodeState s = cut_decode_scratch(work);
-    std::memset(work.output, 0, 4ull * work.n_rows * work.head_dim);
+    std::memset(work.output, 0, 4ull * work.n_rows * work.value_dim);
     for (uint32_t r = 0; r < work.n_rows; ++r) {
         work.row_max[r] = kNoMaximum;
         work.row_sum[r] = 0;

@@ -53,13 +53,13 @@ struct PageView {
 
 struct PageBytes {
     const PageView *view;    // null = staged
-    const uint8_t *payload;  // staged: u16 [n_tokens][head_dim]
+    const uint8_t *payload;  // staged: u16 [n_tokens][channels]
     const uint8_t *metadata;
     const uint8_t *channels;  // stored channel -> channel, null = identity; a byte each, two above
                               // LK_BYTE_CHANNELS channels
 };
 
-// Up to kKvTileTokens keys and values of one KV head.
+// Up to kKvTileTokens keys and values of one KV head. In a latent layer `value` is not read.
 struct KvTile {
     PageBytes key;
     PageBytes value;
@@ -90,6 +90,8 @@ struct WorkTile {
     uint32_t n_queries;
     uint32_t group_size;  // query heads of the work tile
     uint32_t head_dim;
+    uint32_t value_dim;
+    bool is_latent;             // values are the first value_dim channels of the keys
     uint32_t n_rows;            // n_queries * group_size
     const QueryToken *queries;  // [n_queries]
     const uint64_t *tree_positions;
@@ -104,21 +106,22 @@ struct WorkTile {
     const float *starts;  // [n_rows] added to the dot products of a row, or null: zeros
     KeySource keys;
     // Result: sum of exp2(logit - row_max) * value, and of exp2(logit - row_max).
-    float *output;   // [n_rows][head_dim]
+    float *output;   // [n_rows][value_dim]
     float *row_max;  // [n_rows]
     float *row_sum;  // [n_rows]
-    float *scratch;  // scratch_floats(head_dim), aligned to 64 bytes
+    float *scratch;  // LK_CPU_SCRATCH_FLOATS(larger dim), aligned to 64 bytes
 };
 
 // FP32 of a work tile's scratch. The decode path needs most: an unpacked page, for each row a
-// query five times and the factors of its channels sixteen times, and rows of tokens.
-#define LK_CPU_SCRATCH_FLOATS(head_dim) \
-    ((kKvTileTokens + 16u + 21u * kDecodeRows) * (head_dim) + 8u * kDecodeRows * kKvTileTokens)
+// query five times and the factors of its channels sixteen times, and rows of tokens. dim: the
+// larger one of head_dim and value_dim.
+#define LK_CPU_SCRATCH_FLOATS(dim) \
+    ((kKvTileTokens + 16u + 21u * kDecodeRows) * (dim) + 8u * kDecodeRows * kKvTileTokens)
 
 struct Kernels {
     const char *name;
     void (*attend_tile)(const WorkTile &work);    // n_rows <= kTileRows
-    void (*attend_decode)(const WorkTile &work);  // n_rows <= kDecodeRows
+    void (*attend_decode)(const WorkTile &work);  // n_rows <= kDecodeRows, of no latent layer
 };
 
 extern const Kernels kGenericKernels;

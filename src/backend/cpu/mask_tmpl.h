@@ -10,6 +10,11 @@ namespace lk {
 namespace cpu {
 namespace {
 
+// The larger one of the dims of keys and values.
+LK_INLINE uint32_t largest_dim(const WorkTile &work) {
+    return work.head_dim > work.value_dim ? work.head_dim : work.value_dim;
+}
+
 // The channel of a page's stored channel.
 LK_INLINE uint32_t load_channel(const uint8_t *channels, uint32_t head_dim, uint32_t stored) {
     return head_dim > LK_BYTE_CHANNELS ? channels[2 * stored] | channels[2 * stored + 1] << 8

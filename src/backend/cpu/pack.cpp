@@ -78,10 +78,10 @@ struct RowNumbers {
     const float *inverses;  // [head_dim] that multiply what is left
 };
 
-// One row of head_dim elements to FP16. Returns whether all were finite.
-bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, const RowNumbers &numbers,
+// One row of n_channels elements to FP16. Returns whether all were finite.
+bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t n_channels, const RowNumbers &numbers,
                  uint16_t *out, uint64_t *n_saturated) {
-    for (uint32_t c = 0; c < head_dim; ++c) {
+    for (uint32_t c = 0; c < n_channels; ++c) {
         float f = load_element(row, dtype, c);
         if (!float_is_finite(f))
             return false;
@@ -110,17 +110,16 @@ void choose_permutation(const PackItem &item, PageValues source, uint8_t *permut
 }  // namespace
 
 void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
-    const uint32_t head_dim = args.layer.head_dim;
+    const uint32_t dims[2] = {args.layer.head_dim, args.layer.stored_value_dim()};
     for (uint32_t head = 0; head < args.layer.n_kv_heads; ++head) {
         const RowNumbers numbers[2] = {{head_numbers(args.layer, args.layer.key_centers, head),
                                         head_numbers(args.layer, args.layer.key_inverses, head)},
                                        {nullptr, nullptr}};
-        const uint64_t to =
-            (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * head_dim;
-        for (uint32_t is_value = 0; is_value < 2; ++is_value) {
+        const uint64_t row = static_cast<uint64_t>(head) * args.staging.n_tokens + token;
+        for (uint32_t is_value = 0; is_value < 2 && dims[is_value]; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
-            uint16_t *out = (is_value ? args.staging.v : args.staging.k) + to;
-            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, head_dim,
+            uint16_t *out = (is_value ? args.staging.v : args.staging.k) + row * dims[is_value];
+            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, dims[is_value],
                             numbers[is_value], out, n_saturated))
                 continue;
             const uint64_t code = bad_code(token, args.layer.n_kv_heads, head, is_value);
@@ -137,14 +136,17 @@ void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPa
     const uint64_t first =
         static_cast<uint64_t>(kv_head) * args.staging.n_tokens + part.first_staged;
     for (uint32_t i = 0; i < part.n_tokens; ++i) {
-        const uint64_t from = (first + i) * args.layer.head_dim;
-        keys.write(part.token_in_block + i, args.staging.k + from);
-        values.write(part.token_in_block + i, args.staging.v + from);
+        keys.write(part.token_in_block + i, args.staging.k + (first + i) * args.layer.head_dim);
+        if (!args.layer.is_latent)
+            values.write(part.token_in_block + i,
+                         args.staging.v + (first + i) * args.layer.value_dim);
     }
 }
 
 void pack_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
                uint32_t kv_head, bool is_value) {
+    if (is_value && args.layer.is_latent)
+        return;
     const PackItem item =
         staged_page(args, classes, part.block->entries[args.first_entry + kv_head], kv_head,
                     part.first_staged, is_value);

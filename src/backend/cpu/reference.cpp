@@ -16,8 +16,8 @@ constexpr double kNaN = __builtin_nan("");
 
 // Keys and values of one (sequence, KV head), history first, then the new tokens.
 struct Decoded {
-    double *keys;  // [tokens][head_dim]
-    double *values;
+    double *keys;    // [tokens][head_dim]
+    double *values;  // [tokens][value_dim]
 };
 
 // A thread's memory: everything for the longest sequence.
@@ -25,7 +25,7 @@ struct Scratch {
     double *keys;
     double *values;
     double *logits;       // [tokens], then weights
-    double *output;       // [head_dim]
+    double *output;       // [value_dim]
     uint64_t *positions;  // [n_new]
     uint8_t *visible;     // [n_new]
 };
@@ -54,10 +54,17 @@ void decode_page(const PageFormat &format, uint64_t payload_address, uint64_t me
     }
 }
 
+// Values of n tokens from `first` on that are channels of their keys.
+void copy_values(const LayerView &layer, uint64_t first, uint64_t n, const Decoded &out) {
+    for (uint64_t t = first; t < first + n; ++t)
+        std::memcpy(out.values + t * layer.value_dim, out.keys + t * layer.head_dim,
+                    layer.value_dim * sizeof(double));
+}
+
 // Tokens [0, n_tokens) that lie in rows.
 void decode_blocks(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
                    uint64_t n_tokens, const Decoded &out) {
-    const uint64_t head_dim = args.layer.head_dim;
+    const LayerView &layer = args.layer;
     for (uint32_t r = 0; r < sequence.n_attended; ++r) {
         const Block &block = *sequence.blocks[r];
         if (block.first_token >= n_tokens)
@@ -69,22 +76,29 @@ void decode_blocks(const AttendCall &args, const BatchSequence &sequence, uint32
         if (entry.is_absent)
             continue;
         decode_page(args.classes[entry.key_format], entry.key_payload, entry.key_metadata, n,
-                    out.keys + block.first_token * head_dim);
-        decode_page(args.classes[entry.value_format], entry.value_payload, entry.value_metadata, n,
-                    out.values + block.first_token * head_dim);
+                    out.keys + block.first_token * layer.head_dim);
+        if (layer.is_latent)
+            copy_values(layer, block.first_token, n, out);
+        else
+            decode_page(args.classes[entry.value_format], entry.value_payload, entry.value_metadata,
+                        n, out.values + block.first_token * layer.value_dim);
     }
 }
 
 void decode_staged(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
                    const Decoded &out) {
-    const uint64_t head_dim = args.layer.head_dim;
-    const uint64_t from =
-        (static_cast<uint64_t>(kv_head) * args.staging.n_tokens + sequence.first_new) * head_dim;
-    const uint64_t to = sequence.n_history * head_dim;
-    for (uint64_t i = 0; i < sequence.n_new * head_dim; ++i) {
-        out.keys[to + i] = static_cast<double>(half_to_float(args.staging.k[from + i]));
-        out.values[to + i] = static_cast<double>(half_to_float(args.staging.v[from + i]));
-    }
+    const LayerView &layer = args.layer;
+    const uint64_t first = uint64_t{kv_head} * args.staging.n_tokens + sequence.first_new;
+    const auto decode = [&](const uint16_t *area, uint64_t dim, double *to) {
+        for (uint64_t i = 0; i < sequence.n_new * dim; ++i)
+            to[sequence.n_history * dim + i] =
+                static_cast<double>(half_to_float(area[first * dim + i]));
+    };
+    decode(args.staging.k, layer.head_dim, out.keys);
+    if (layer.is_latent)
+        copy_values(layer, sequence.n_history, sequence.n_new, out);
+    else
+        decode(args.staging.v, layer.value_dim, out.values);
 }
 
 // Positions of the new tokens.
@@ -167,7 +181,7 @@ double compute_weights(double *logits, uint64_t n, const float *sink, double *to
 void store_row(const AttendCall &args, uint64_t token, uint32_t head, const double *output,
                double divisor, double lse) {
     uint8_t *out = tensor_row(args.out, token, head);
-    for (uint32_t c = 0; c < args.layer.head_dim; ++c)
+    for (uint32_t c = 0; c < args.layer.value_dim; ++c)
         store_element(out, args.out.dtype, c, static_cast<float>(output[c] / divisor));
     if (args.lse)
         args.lse[static_cast<int64_t>(token) * args.lse_token_stride +
@@ -177,10 +191,10 @@ void store_row(const AttendCall &args, uint64_t token, uint32_t head, const doub
 void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t query,
                 uint32_t head, const Scratch &scratch) {
     const uint64_t n_tokens = sequence.n_history + sequence.n_new;
-    const uint32_t head_dim = args.layer.head_dim;
+    const uint32_t value_dim = args.layer.value_dim;
     const uint64_t token = static_cast<uint64_t>(sequence.first_new) + query;
     const uint32_t kv_head = head / (args.layer.n_query_heads / args.layer.n_kv_heads);
-    for (uint32_t c = 0; c < head_dim; ++c)
+    for (uint32_t c = 0; c < value_dim; ++c)
         scratch.output[c] = 0;
     const uint8_t *q = tensor_row(args.q, token, head);
     if (is_beyond_limit(args.layer, q, args.q.dtype)) {
@@ -193,8 +207,8 @@ void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t 
     const double sum = compute_weights(scratch.logits, n_tokens, sink, &top);
     for (uint64_t t = 0; t < n_tokens; ++t)
         if (scratch.logits[t] != 0)
-            for (uint32_t c = 0; c < head_dim; ++c)
-                scratch.output[c] += scratch.logits[t] * scratch.values[t * head_dim + c];
+            for (uint32_t c = 0; c < value_dim; ++c)
+                scratch.output[c] += scratch.logits[t] * scratch.values[t * value_dim + c];
     store_row(args, token, head, scratch.output, sum, top + std::log(sum));
 }
 
@@ -230,17 +244,18 @@ Sizes longest(const AttendCall &args) {
 }
 
 // Doubles that a thread's scratch takes.
-uint64_t scratch_doubles(const Sizes &sizes, uint32_t head_dim) {
-    return sizes.tokens * (2ull * head_dim + 1) + head_dim + sizes.n_new + (sizes.n_new + 7) / 8;
+uint64_t scratch_doubles(const Sizes &sizes, const LayerView &layer) {
+    return sizes.tokens * (uint64_t{layer.head_dim} + layer.value_dim + 1) + layer.value_dim +
+           sizes.n_new + (sizes.n_new + 7) / 8;
 }
 
-Scratch cut_scratch(double *memory, const Sizes &sizes, uint32_t head_dim) {
+Scratch cut_scratch(double *memory, const Sizes &sizes, const LayerView &layer) {
     Scratch scratch;
     scratch.keys = memory;
-    scratch.values = scratch.keys + sizes.tokens * head_dim;
-    scratch.logits = scratch.values + sizes.tokens * head_dim;
+    scratch.values = scratch.keys + sizes.tokens * layer.head_dim;
+    scratch.logits = scratch.values + sizes.tokens * layer.value_dim;
     scratch.output = scratch.logits + sizes.tokens;
-    scratch.positions = reinterpret_cast<uint64_t *>(scratch.output + head_dim);
+    scratch.positions = reinterpret_cast<uint64_t *>(scratch.output + layer.value_dim);
     scratch.visible = reinterpret_cast<uint8_t *>(scratch.positions + sizes.n_new);
     return scratch;
 }
@@ -249,15 +264,14 @@ Scratch cut_scratch(double *memory, const Sizes &sizes, uint32_t head_dim) {
 
 lk_status reference_attend(const AttendCall &args, ThreadPool *pool, const Allocator &allocator) {
     const Sizes sizes = longest(args);
-    const uint64_t each = scratch_doubles(sizes, args.layer.head_dim);
+    const uint64_t each = scratch_doubles(sizes, args.layer);
     Array<double> memory(allocator);
     if (!memory.reserve(each * pool->size()))
         return fail(LK_E_NOMEM, "no memory for the reference's %llu values",
                     static_cast<unsigned long long>(each * pool->size()));
     return pool->parallel_for(
         args.n_sequences * args.layer.n_kv_heads, [&](uint32_t index, uint32_t thread) {
-            const Scratch scratch =
-                cut_scratch(memory.data() + each * thread, sizes, args.layer.head_dim);
+            const Scratch scratch = cut_scratch(memory.data() + each * thread, sizes, args.layer);
             attend_head(args, args.sequences[index / args.layer.n_kv_heads],
                         index % args.layer.n_kv_heads, scratch);
         });

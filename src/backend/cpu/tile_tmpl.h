@@ -72,7 +72,7 @@ inline void multiply(const Matrix &a, uint32_t n_m, uint32_t n_k, const float *b
 struct TileState {
     uint32_t width;  // rows, padded to vectors
     float *q;        // [head_dim][width]
-    float *output;   // [head_dim][width]
+    float *output;   // [value_dim, in a latent layer head_dim][width]
     float *logits;   // [kKvTileTokens][width], then weights
     float *row_max;  // [width]
     float *row_sum;  // [width]
@@ -81,12 +81,18 @@ struct TileState {
     float *matrix;   // an unpacked page
 };
 
+// Rows of TileState::output. Keys of a latent layer are weighed whole: their stored channels may be
+// in any order.
+LK_INLINE uint32_t output_rows(const WorkTile &work) {
+    return work.is_latent ? work.head_dim : work.value_dim;
+}
+
 inline TileState cut_tile_scratch(const WorkTile &work) {
     TileState s;
     s.width = (work.n_rows + kWidth - 1) / kWidth * kWidth;
     s.q = work.scratch;
     s.output = s.q + kTileRows * work.head_dim;
-    s.logits = s.output + kTileRows * work.head_dim;
+    s.logits = s.output + kTileRows * largest_dim(work);
     s.row_max = s.logits + kTileRows * kKvTileTokens;
     s.row_sum = s.row_max + kTileRows;
     s.factor = s.row_sum + kTileRows;
@@ -100,7 +106,7 @@ inline void start_tile(const WorkTile &work, const TileState &s) {
         for (uint32_t r = 0; r < s.width; ++r)
             s.q[c * s.width + r] =
                 r < work.n_rows ? work.q[static_cast<uint64_t>(r) * work.head_dim + c] : 0;
-    std::memset(s.output, 0, 4ull * work.head_dim * s.width);
+    std::memset(s.output, 0, 4ull * output_rows(work) * s.width);
     for (uint32_t r = 0; r < s.width; ++r) {
         s.row_max[r] = kNoMaximum;
         s.row_sum[r] = 0;
@@ -151,13 +157,13 @@ inline void weigh_tile(const TileState &s, uint32_t n_tokens) {
     }
 }
 
-inline void shrink_tile(const TileState &s, uint32_t head_dim) {
+inline void shrink_tile(const TileState &s, uint32_t n_channels) {
     bool same = true;
     for (uint32_t r = 0; r < s.width; ++r)
         same = same && s.factor[r] == 1.0f;
     if (same)
         return;
-    for (uint32_t c = 0; c < head_dim; ++c)
+    for (uint32_t c = 0; c < n_channels; ++c)
         for (uint32_t r = 0; r < s.width; r += kWidth)
             store(s.output + c * s.width + r,
                   load<Vf>(s.output + c * s.width + r) * load<Vf>(s.factor + r));
@@ -170,20 +176,23 @@ inline void attend_kv_tile(const WorkTile &work, const KvTile &kv_tile, bool all
     row_offsets(nullptr, kKvTileTokens + kTileHeight, s.width, token_rows);
     row_offsets(kv_tile.key.channels, work.head_dim, s.width, channel_rows);
     const uint32_t padded = (kv_tile.n_tokens + kTileHeight - 1) / kTileHeight * kTileHeight;
-    multiply(unpack_page(kv_tile.key, kv_tile.first_token, kv_tile.n_tokens, work.head_dim, false,
-                         s.matrix),
-             padded, work.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
+    const Matrix keys = unpack_page(kv_tile.key, kv_tile.first_token, kv_tile.n_tokens,
+                                    work.head_dim, false, s.matrix);
+    multiply(keys, padded, work.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
     if (work.cap > 0)
         cap_logits(s, kv_tile.n_tokens, work.cap);
     if (!all)
         mask_tile(work, kv_tile, s);
     weigh_tile(s, kv_tile.n_tokens);
-    shrink_tile(s, work.head_dim);
-    row_offsets(kv_tile.value.channels, work.head_dim, s.width, channel_rows);
-    multiply(unpack_page(kv_tile.value, kv_tile.first_token, kv_tile.n_tokens, work.head_dim, true,
-                         s.matrix),
-             work.head_dim, kv_tile.n_tokens, s.logits, token_rows, s.output, channel_rows, s.width,
-             true);
+    shrink_tile(s, output_rows(work));
+    Matrix values = {keys.data, keys.k_stride, keys.row_stride};
+    if (!work.is_latent) {
+        row_offsets(kv_tile.value.channels, work.value_dim, s.width, channel_rows);
+        values = unpack_page(kv_tile.value, kv_tile.first_token, kv_tile.n_tokens, work.value_dim,
+                             true, s.matrix);
+    }
+    multiply(values, output_rows(work), kv_tile.n_tokens, s.logits, token_rows, s.output,
+             channel_rows, s.width, true);
 }
 
 void attend_tile(const WorkTile &work) {
@@ -198,8 +207,8 @@ void attend_tile(const WorkTile &work) {
     for (uint32_t r = 0; r < work.n_rows; ++r) {
         work.row_max[r] = s.row_max[r];
         work.row_sum[r] = s.row_sum[r];
-        for (uint32_t c = 0; c < work.head_dim; ++c)
-            work.output[static_cast<uint64_t>(r) * work.head_dim + c] = s.output[c * s.width + r];
+        for (uint32_t c = 0; c < work.value_dim; ++c)
+            work.output[static_cast<uint64_t>(r) * work.value_dim + c] = s.output[c * s.width + r];
     }
     add_starts(work);
 }

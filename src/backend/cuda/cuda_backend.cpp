@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "backend/cuda/cuda_cache.h"
+#include "backend/gpu/supports.h"
 #include "base/proc.h"
 #include "base/status.h"
 #include "cuda/launch.h"
@@ -100,6 +101,7 @@ class CudaBackend final : public Backend {
         if (capability.queue && capability.queue != LK_QUEUE_CUDA_STREAM)
             return fail(LK_E_UNSUPPORTED, "a CUDA context takes a CUDA stream, not queue kind %u",
                         capability.queue);
+        LK_TRY(check_values(traits(), capability));
         const DeviceScope scope(device_);
         const cudaError_t error = tile_fits(capability.head_dim);
         if (error == cudaErrorInvalidConfiguration)

@@ -158,7 +158,7 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     uint32_t most_channels = kFewChannels;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         if (layout.layers[l].head_dim > kFewChannels)
-            most_channels = LK_MAX_HEAD_DIM;
+            most_channels = LK_MAX_PLAIN_DIM;
     if (most_channels > kFewChannels && traits.max_shared_bytes < kManySharedBytes)
         return fail(LK_E_UNSUPPORTED,
                     "the device has %u bytes of shared memory, head dims above %u need %u",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/vulkan/vulkan_backend.h"
 
+#include "backend/gpu/supports.h"
 #include "backend/vulkan/buffers.h"
 #include "backend/vulkan/cosine.h"
 #include "backend/vulkan/matrix_probe.h"
@@ -51,7 +52,7 @@ class VulkanBackend final : public Backend, public HostBuffers, public PipelineS
         if (capability.queue == LK_QUEUE_VULKAN_RECORD && capability.memory == LK_MEMORY_HOST)
             return fail(LK_E_UNSUPPORTED,
                         "recorded work takes tensors in Vulkan buffers, not in host memory");
-        return LK_OK;
+        return check_values(traits(), capability);
     }
 
     const BackendTraits &traits() const override {

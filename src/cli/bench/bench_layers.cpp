@@ -117,6 +117,11 @@ std::vector<Sum> sums_of(const std::vector<BenchRow> &rows) {
 std::vector<LayerKind> layer_kinds(const lk_plan *plan) {
     const Json whole = Json::parse(plan_json(plan));
     const std::vector<Json> geometry = every_layer(whole["geometry"]["layers"]);
+    for (const Json &layer : geometry)
+        if (layer.contains("value_dim") || layer.contains("latent"))
+            throw UsageError(
+                "the plan has layers whose values are not as wide as their keys, which are not "
+                "timed");
     const std::vector<Json> layers = every_layer(whole["layers"]);
     std::map<std::string, std::size_t> known;
     std::vector<LayerKind> kinds;

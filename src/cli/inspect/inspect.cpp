@@ -303,8 +303,10 @@ Json page_json(const lk_plan *plan) {
             {"sink_tokens", sinks},
             {"window_tokens", window},
             {"head_dim", shape.head_dim[0]},
+            {"value_dim", shape.value_dim[0]},
             {"keys", strips_json(plan, false, shape.head_dim[0], page)},
-            {"values", strips_json(plan, true, shape.head_dim[0], page)},
+            {"values", shape.is_latent[0] ? Json::array()
+                                          : strips_json(plan, true, shape.value_dim[0], page)},
             {"pages_of_all_heads",
              {{"kv_heads_times_layers", n_heads},
               {"packed", size.n_blocks > 0},

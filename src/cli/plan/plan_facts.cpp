@@ -25,6 +25,10 @@ PlanShape plan_shape(const lk_plan *plan) {
             ++head_dim;
         shape.n_kv_heads.push_back(n_heads);
         shape.head_dim.push_back(head_dim);
+        lk_layer own = llama::initialised(lk_layer_init);
+        llama::check(lk_plan_get_layer(plan, layer, &own));
+        shape.value_dim.push_back(own.value_dim == 0 ? head_dim : own.value_dim);
+        shape.is_latent.push_back((own.flags & LK_LAYER_LATENT) != 0);
     }
     return shape;
 }

@@ -18,6 +18,12 @@ struct PlanShape {
     std::uint32_t n_layers = 0;
     std::vector<std::uint32_t> n_kv_heads;  // [n_layers]
     std::vector<std::uint32_t> head_dim;    // [n_layers]
+    std::vector<std::uint32_t> value_dim;   // [n_layers]
+    std::vector<bool> is_latent;            // [n_layers] values are channels of the keys
+
+    std::uint32_t channels(std::uint32_t layer, bool is_value) const {
+        return (is_value ? value_dim : head_dim)[layer];
+    }
 };
 PlanShape plan_shape(const lk_plan *plan);
 

@@ -91,12 +91,17 @@ std::vector<std::string> rung_lines(const lk_plan *plan, const PlanShape &shape,
     std::vector<std::string> lines;
     for (const bool is_value : {false, true}) {
         const std::uint32_t n_heads = shape.n_kv_heads[layer];
+        const std::uint32_t n_channels = shape.channels(layer, is_value);
+        if (is_value && shape.is_latent[layer]) {
+            lines.push_back("KV heads " + range_words(0, n_heads - 1) + "  values  channels 0.." +
+                            std::to_string(n_channels - 1) + " of the keys");
+            continue;
+        }
         for (std::uint32_t first = 0; first < n_heads;) {
-            const std::string words =
-                describe_head(plan, layer, first, is_value, shape.head_dim[layer]);
+            const std::string words = describe_head(plan, layer, first, is_value, n_channels);
             std::uint32_t last = first;
             while (last + 1 < n_heads &&
-                   describe_head(plan, layer, last + 1, is_value, shape.head_dim[layer]) == words) {
+                   describe_head(plan, layer, last + 1, is_value, n_channels) == words) {
                 ++last;
             }
             lines.push_back(std::string("KV heads ") + range_words(first, last) +
@@ -165,7 +170,7 @@ void draw_panel(Canvas &canvas, const lk_plan *plan, const PlanShape &shape, boo
         const double cell = kPanelWidth / shape.n_kv_heads[layer];
         const double head_gap = cell > 8 ? 2 : 0;
         for (std::uint32_t head = 0; head < shape.n_kv_heads[layer]; ++head) {
-            draw_head(canvas, plan, layer, head, is_value, shape.head_dim[layer],
+            draw_head(canvas, plan, layer, head, is_value, shape.channels(layer, is_value),
                       left + head * cell, kPanelTop + layer * row_height, cell - head_gap,
                       row_height - row_gap);
         }
@@ -207,7 +212,8 @@ std::vector<Bar> bars_of(const lk_plan *plan, const PlanShape &shape, std::uint6
     const bool uniform =
         std::equal(shape.n_kv_heads.begin() + 1, shape.n_kv_heads.end(),
                    shape.n_kv_heads.begin()) &&
-        std::equal(shape.head_dim.begin() + 1, shape.head_dim.end(), shape.head_dim.begin());
+        std::equal(shape.head_dim.begin() + 1, shape.head_dim.end(), shape.head_dim.begin()) &&
+        shape.value_dim == shape.head_dim && !shape.is_latent[0];
     if (uniform) {
         const llama::Geometry geometry(shape.n_layers, shape.n_kv_heads[0], shape.n_kv_heads[0],
                                        shape.head_dim[0]);

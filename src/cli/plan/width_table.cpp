@@ -24,14 +24,16 @@ std::string cell(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head
 
 // Have two KV heads of a layer equal widths, as far as their rules tell at a glance? A plan may
 // have a million heads that share a rule.
-bool same_widths(const lk_plan *plan, std::uint32_t layer, std::uint32_t a, std::uint32_t b) {
+bool same_widths(const lk_plan *plan, bool is_latent, std::uint32_t layer, std::uint32_t a,
+                 std::uint32_t b) {
     lk_key_rule keys[2];
     lk_value_rule values[2];
     for (int i = 0; i < 2; ++i) {
         keys[i] = llama::initialised(lk_key_rule_init);
         llama::check(lk_plan_get_key(plan, layer, i == 0 ? a : b, &keys[i]));
         values[i] = llama::initialised(lk_value_rule_init);
-        llama::check(lk_plan_get_value(plan, layer, i == 0 ? a : b, &values[i]));
+        if (!is_latent)
+            llama::check(lk_plan_get_value(plan, layer, i == 0 ? a : b, &values[i]));
     }
     return keys[0].bits == keys[1].bits && keys[0].channel_bits == keys[1].channel_bits &&
            keys[0].boost_channels == keys[1].boost_channels &&
@@ -68,9 +70,12 @@ std::map<std::uint32_t, std::vector<std::uint32_t>> Widths::channels_by_class(st
     lk_key_rule key = llama::initialised(lk_key_rule_init);
     llama::check(lk_plan_get_key(plan_, layer, kv_head, &key));
     lk_value_rule value = llama::initialised(lk_value_rule_init);
-    llama::check(lk_plan_get_value(plan_, layer, kv_head, &value));
     std::map<std::uint32_t, std::vector<std::uint32_t>> channels;
-    for (std::uint32_t c = 0; c < shape_.head_dim[layer]; ++c) {
+    if (is_value && shape_.is_latent[layer])
+        return channels;  // those of the keys
+    if (is_value)
+        llama::check(lk_plan_get_value(plan_, layer, kv_head, &value));
+    for (std::uint32_t c = 0; c < shape_.channels(layer, is_value); ++c) {
         const std::uint32_t bits = is_value                      ? value.bits
                                    : key.channel_bits != nullptr ? key.channel_bits[c]
                                                                  : key.bits;
@@ -106,8 +111,9 @@ Widths::Rows Widths::layer_rows(std::uint32_t layer) const {
     const std::uint32_t n_heads = shape_.n_kv_heads[layer];
     for (std::uint32_t first = 0, last; first < n_heads; first = last + 1) {
         const Rows own = head_rows(layer, first);
-        for (last = first; last + 1 < n_heads && (same_widths(plan_, layer, last, last + 1) ||
-                                                  head_rows(layer, last + 1) == own);)
+        for (last = first; last + 1 < n_heads &&
+                           (same_widths(plan_, shape_.is_latent[layer], layer, last, last + 1) ||
+                            head_rows(layer, last + 1) == own);)
             ++last;
         for (std::vector<std::string> row : own) {
             row.insert(row.begin(), range_words(first, last));
@@ -140,14 +146,16 @@ using Counts = std::map<std::uint32_t, std::uint32_t>;  // of channels, by bits
 
 Counts counts_of(const lk_plan *plan, const PlanShape &shape, std::uint32_t layer, bool is_value) {
     Counts counts;
+    if (is_value && shape.is_latent[layer])
+        return counts;  // those of the keys
     for (std::uint32_t head = 0, next; head < shape.n_kv_heads[layer]; head = next) {
-        for (next = head + 1;
-             next < shape.n_kv_heads[layer] && same_widths(plan, layer, head, next);)
+        for (next = head + 1; next < shape.n_kv_heads[layer] &&
+                              same_widths(plan, shape.is_latent[layer], layer, head, next);)
             ++next;
         lk_key_rule key = llama::initialised(lk_key_rule_init);
         llama::check(lk_plan_get_key(plan, layer, head, &key));
         std::uint32_t n_boosted = is_value ? 0 : (key.boost_channels + 15) / 16 * 16;
-        for (std::uint32_t c = 0; c < shape.head_dim[layer]; ++c) {
+        for (std::uint32_t c = 0; c < shape.channels(layer, is_value); ++c) {
             std::uint32_t bits = 0, boost_bits = 0;
             llama::check(lk_plan_width(plan, layer, head, is_value ? 1 : 0, c, 0, LK_CHUNK_NONE,
                                        &bits, &boost_bits));

@@ -386,6 +386,8 @@ lk_status Rebuild::collect_run(const NewBlock &wanted, const CacheBlock *staged,
 
 lk_status Rebuild::move(const PageMemory &from, const PageMemory &to, const TokenRun &run,
                         uint32_t first_target) {
+    if (cache_.formats[to.page_format].layout.is_absent())
+        return LK_OK;
     for (uint32_t done = 0; done < run.n_tokens; done += kMoveTokens) {
         const uint32_t n = run.n_tokens - done < kMoveTokens ? run.n_tokens - done : kMoveTokens;
         cache_.work.moves.push({&cache_.formats[from.page_format], from.payload,

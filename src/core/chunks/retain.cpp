@@ -31,7 +31,7 @@ lk_status list_copies(const lk_cache *cache, const CacheBlock &block, uint8_t *h
         const uint64_t key = raw_bytes(cache, info.key.recent_format);
         const uint64_t value = raw_bytes(cache, info.value.recent_format);
         if (!out->push({entry.key_payload, host, key}) ||
-            !out->push({entry.value_payload, host + key, value}))
+            (value && !out->push({entry.value_payload, host + key, value})))
             return fail(LK_E_NOMEM, "no memory for the copies of %u entries", block.n_entries);
         host += key + value;
     }

@@ -9,6 +9,7 @@
 #include "core/context/call.h"
 #include "core/context/tensor.h"
 #include "core/context/vulkan.h"
+#include "plan/check.h"
 #include "plan/plan.h"
 
 namespace lk {
@@ -17,6 +18,7 @@ namespace {
 
 constexpr uint32_t kMaxThreads = 1024;
 constexpr size_t kOldestDesc = offsetof(lk_context_desc, vulkan);
+constexpr size_t kOldestCapability = offsetof(lk_capability, value_dim);
 constexpr uint32_t kCpuMask =
     LK_CPU_REFERENCE_ONLY | LK_CPU_NO_AVX2 | LK_CPU_NO_AVX512 | LK_CPU_NO_NEON;
 
@@ -81,6 +83,15 @@ lk_status open_context(const lk_context_desc *from, uint32_t abi_version, lk_con
     return LK_OK;
 }
 
+lk_status check_dims(const lk_capability &c) {
+    lk_layer layer = default_layer();
+    layer.n_query_heads = layer.n_kv_heads = 1;
+    layer.head_dim = c.head_dim;
+    layer.value_dim = c.value_dim;
+    layer.flags = c.is_latent ? LK_LAYER_LATENT : 0;
+    return check_layer(layer, {"capability.", false, LK_E_ARGUMENT});
+}
+
 lk_status check_width(const char *member, uint32_t bits, uint32_t page_tokens) {
     if (!is_width(bits))
         return fail(LK_E_ARGUMENT, "capability.%s is %u, not one of %s", member, bits,
@@ -113,9 +124,7 @@ lk_status logged(const lk_context *context, lk_status status) {
 }
 
 lk_status check_capability(const lk_capability &c) {
-    if (c.head_dim < 32 || c.head_dim > LK_MAX_HEAD_DIM || c.head_dim % LK_STRIP_CHANNELS)
-        return fail(LK_E_ARGUMENT, "capability.head_dim is %u, not a multiple of 16 from 32 to 512",
-                    c.head_dim);
+    LK_TRY(check_dims(c));
     if (c.group_size < 1 || c.group_size > kMaxQueryGroup)
         return fail(LK_E_ARGUMENT, "capability.group_size is %u, not 1 to %u", c.group_size,
                     kMaxQueryGroup);
@@ -123,7 +132,10 @@ lk_status check_capability(const lk_capability &c) {
         return fail(LK_E_ARGUMENT, "capability.page_tokens is %u, not 32, 64 or 128",
                     c.page_tokens);
     LK_TRY(check_width("key_bits", c.key_bits, c.page_tokens));
-    LK_TRY(check_width("value_bits", c.value_bits, c.page_tokens));
+    if (c.is_latent > 1)
+        return fail(LK_E_ARGUMENT, "capability.is_latent is %u, not 0 or 1", c.is_latent);
+    if (!c.is_latent)
+        LK_TRY(check_width("value_bits", c.value_bits, c.page_tokens));
     if (c.memory < LK_MEMORY_HOST || c.memory > LK_MEMORY_VULKAN)
         return fail(LK_E_ARGUMENT, "capability.memory is %u, which names no kind of memory",
                     c.memory);
@@ -216,7 +228,7 @@ extern "C" lk_status lk_context_desc_init(lk_context_desc *desc, size_t struct_b
 }
 
 extern "C" lk_status lk_capability_init(lk_capability *capability, size_t struct_bytes) {
-    return lk::init_struct(capability, struct_bytes, sizeof(lk_capability), "capability");
+    return lk::init_struct(capability, struct_bytes, lk::kOldestCapability, "capability");
 }
 
 extern "C" lk_status lk_device_count(uint32_t *count) {
@@ -280,7 +292,8 @@ extern "C" lk_status lk_context_supports(const lk_context *context,
                                          const lk_capability *capability) {
     return lk::on_context(context, [&] {
         lk_capability own{};
-        LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, capability, "capability"));
+        LK_TRY(
+            lk::import_struct(&own, sizeof own, lk::kOldestCapability, capability, "capability"));
         LK_TRY(lk::check_capability(own));
         return context->backend->supports(own);
     });

@@ -81,6 +81,8 @@ lk_status shrink_cache(lk_cache *cache, uint32_t layer, uint32_t bits) {
 uint64_t narrowest_slot(lk_cache *cache, const CacheBlock &block, uint32_t entry,
                         const PageInfo &page, uint16_t page_format, uint64_t payload) {
     const LayerPlan &plan = cache->plan.model.layers[cache->formats.entries[entry].layer];
+    if (cache->formats[page_format].layout.is_absent())
+        return 0;
     if (!plan.n_rungs)
         return cache->slots.bytes_at(payload);
     const uint32_t last = plan.rungs[plan.n_rungs - 1];

@@ -159,10 +159,11 @@ lk_status copy_raw_pages(lk_cache *cache, const CacheBlock &from, const CacheBlo
     for (uint32_t e = 0; !status && e < to.n_entries; ++e) {
         const PageEntry &source = from.entries[e];
         const PageEntry &target = to.entries[e];
+        const PageLayout &values = cache->formats[target.value_format].layout;
         if (cache->formats[target.key_format].layout.is_raw())
             status = copy_page(cache, source.key_format, source.key_payload, source.key_metadata,
                                target.key_format, target.key_payload, n_tokens);
-        if (!status && cache->formats[target.value_format].layout.is_raw())
+        if (!status && values.is_raw() && !values.is_absent())
             status =
                 copy_page(cache, source.value_format, source.value_payload, source.value_metadata,
                           target.value_format, target.value_payload, n_tokens);

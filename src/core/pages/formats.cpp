@@ -67,7 +67,9 @@ lk_status Builder::add(const PageFormat &wanted, uint16_t *index) {
 }
 
 lk_status Builder::add_raw(Side side, uint32_t head_dim, uint32_t tokens, uint16_t *index) {
-    return add({raw_layout(side, head_dim, tokens), nullptr, Ranking::kNone, 0}, index);
+    const PageLayout layout =
+        head_dim ? raw_layout(side, head_dim, tokens) : absent_layout(plan.page_tokens);
+    return add({layout, nullptr, Ranking::kNone, 0}, index);
 }
 
 Ranking ranking_of(const KeyFormat &key) {
@@ -124,13 +126,14 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
     const Plan &plan = builder->plan;
     const LayerPlan &own = plan.layers[layer];
     const uint32_t head_dim = own.geometry.head_dim;
+    const uint32_t value_dim = stored_value_dim(own.geometry);
     EntryInfo info{};
     info.layer = layer;
     info.kv_head = head;
     info.key.slots = key_slots(plan, layer, head);
     info.value.slots = value_slots(plan, layer, head);
     LK_TRY(builder->add_raw(Side::kKey, head_dim, plan.page_tokens, &info.key.recent_format));
-    LK_TRY(builder->add_raw(Side::kValue, head_dim, plan.page_tokens, &info.value.recent_format));
+    LK_TRY(builder->add_raw(Side::kValue, value_dim, plan.page_tokens, &info.value.recent_format));
     LK_TRY(add_key(builder, layer, head, own.rung, &info, &info.key.packed_format));
     LK_TRY(add_value(builder, layer, head, own.rung, info, &info.value.packed_format));
     for (uint32_t r = 0; r < own.n_rungs; ++r) {
@@ -208,7 +211,8 @@ lk_status add_lower(Builder *builder, size_t first, const LayerPlan &layer, cons
 // Are there pages of packed keys and values at 16 bits, or the reverse?
 bool has_half_raw(const Builder &builder, const LayerPlan &layer, const EntryInfo &entry) {
     const auto differ = [&](uint16_t key, uint16_t value) {
-        return builder.formats.is_raw(key) != builder.formats.is_raw(value);
+        return !builder.formats[value].layout.is_absent() &&
+               builder.formats.is_raw(key) != builder.formats.is_raw(value);
     };
     bool found = differ(entry.key.packed_format, entry.value.packed_format);
     for (uint32_t r = 0; r < layer.n_rungs; ++r)
@@ -278,6 +282,8 @@ lk_status add_layer(Builder *builder, const lk_layer &geometry) {
                  geometry.soft_cap,
                  geometry.sink_logits,
                  nullptr};
+    info.view.value_dim = value_dim_of(geometry);
+    info.view.is_latent = is_latent(geometry);
     info.kv_layer = plan.kv_layer(index);
     info.owns_kv = plan.owns_kv(index);
     info.first_entry = plan.layers[index].first_head;
@@ -286,7 +292,8 @@ lk_status add_layer(Builder *builder, const lk_layer &geometry) {
     if (rest) {
         status = builder->add_raw(Side::kKey, geometry.head_dim, rest, &info.last_sink_key);
         if (!status)
-            status = builder->add_raw(Side::kValue, geometry.head_dim, rest, &info.last_sink_value);
+            status = builder->add_raw(Side::kValue, stored_value_dim(geometry), rest,
+                                      &info.last_sink_value);
     }
     if (status)
         return status;

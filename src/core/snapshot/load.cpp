@@ -368,7 +368,12 @@ uint16_t Loader::find_packed_format(uint32_t layer, const PageInfo &page, const 
 lk_status Loader::find_format(uint32_t layer, const PageInfo &page, uint16_t last_sink,
                               uint16_t file_format, const CacheBlock &block, bool is_sink,
                               PageNeed *out) const {
-    if (file_format != kAbsentPage) {
+    const bool is_absent = cache_.formats[page.recent_format].layout.is_absent();
+    if (is_absent && file_format == kAbsentPage) {
+        *out = need_of(page, false);
+        return LK_OK;
+    }
+    if (!is_absent && file_format != kAbsentPage) {
         const FileFormat &file = reader_.formats()[file_format];
         const bool is_short = block.capacity_tokens < cache_.plan.model.page_tokens;
         const uint16_t raw = is_sink && is_short ? last_sink : page.recent_format;

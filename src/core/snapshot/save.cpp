@@ -102,9 +102,11 @@ void clear_tokens(const PageLayout &layout, uint32_t n_tokens, uint8_t *payload)
             write_code(layout, payload, slot, token, 0);
 }
 
+// A format of the cache.
 struct FormatBytes {
     uint64_t payload;
     uint64_t metadata;
+    uint16_t number;  // in the snapshot: kAbsentPage for the V pages of latent layers
 };
 
 class Writer {
@@ -155,6 +157,7 @@ class Writer {
     Array<VersionRecord> versions_;  // of one sequence
     uint64_t n_versions_ = 0;        // that were numbered
     Array<FormatBytes> formats_;
+    uint16_t n_formats_ = 0;  // in the snapshot
     Array<uint8_t> plan_text_;
     SnapshotSink *sink_ = nullptr;  // null while it measures
     uint64_t done_bytes_ = 0;
@@ -194,10 +197,12 @@ lk_status Writer::open(const SnapshotChoice &choice) {
     LK_TRY(save_states(&cache_));
     LK_TRY(numbers_.open(cache_.plan.model, sequences_));
     LK_TRY(plan_text(cache_.plan.model, cache_.context->allocator, &plan_text_));
-    for (const PageFormat &page : cache_.formats.table)
-        if (!formats_.push({payload_bytes(page.layout), metadata_bytes(page.layout)}))
+    for (const PageFormat &page : cache_.formats.table) {
+        const uint16_t number = page.layout.is_absent() ? kAbsentPage : n_formats_++;
+        if (!formats_.push({payload_bytes(page.layout), metadata_bytes(page.layout), number}))
             return fail(LK_E_NOMEM, "no memory for the sizes of %zu classes",
                         cache_.formats.table.size());
+    }
     lk_status status = walk();
     header_.total_bytes = done_bytes_;
     header_.n_blocks = numbers_.n_blocks();
@@ -261,7 +266,7 @@ lk_status Writer::put_header() {
     for (const Sequence *sequence : sequences_)
         header_.n_tokens += sequence->length;
     header_.n_sequences = static_cast<uint32_t>(sequences_.size());
-    header_.n_formats = static_cast<uint32_t>(cache_.formats.table.size());
+    header_.n_formats = n_formats_;
     header_.n_entries = static_cast<uint32_t>(cache_.formats.entries.size());
     header_.page_tokens = plan.page_tokens;
     header_.sink_tokens = plan.sink_tokens;
@@ -277,9 +282,12 @@ lk_status Writer::put_header() {
 lk_status Writer::put_formats() {
     uint64_t n_bytes = 0;
     for (const PageFormat &page : cache_.formats.table)
-        n_bytes += format_record_bytes({page.layout, page.permutation});
+        if (!page.layout.is_absent())
+            n_bytes += format_record_bytes({page.layout, page.permutation});
     return chunk(ChunkKind::kClasses, n_bytes, [&](uint8_t *to) {
         for (const PageFormat &page : cache_.formats.table) {
+            if (page.layout.is_absent())
+                continue;
             const FileFormat file = {page.layout, page.permutation};
             write_format(file, to);
             to += format_record_bytes(file);
@@ -465,7 +473,7 @@ lk_status Writer::put_block(const Sequence &sequence, const Block &block, uint64
 
 bool Writer::add_page(uint16_t page_format, uint64_t payload, uint64_t metadata, uint8_t **to) {
     const FormatBytes &bytes = formats_[page_format];
-    bool fits = copies_.push({payload, *to, bytes.payload});
+    bool fits = !bytes.payload || copies_.push({payload, *to, bytes.payload});
     *to += bytes.payload;
     if (bytes.metadata)
         fits = fits && copies_.push({metadata, *to, bytes.metadata});
@@ -482,8 +490,9 @@ lk_status Writer::fill_part(const Block &block, const BlockRecord &record, uint8
     bool fits = true;
     for (uint32_t i = 0; i < record.n_entries; ++i) {
         const PageEntry &entry = block.entries[record.first_entry + i];
-        const EntryRecord classes = {entry.is_absent ? kAbsentPage : entry.key_format,
-                                     entry.is_absent ? kAbsentPage : entry.value_format};
+        const EntryRecord classes = {
+            entry.is_absent ? kAbsentPage : formats_[entry.key_format].number,
+            entry.is_absent ? kAbsentPage : formats_[entry.value_format].number};
         std::memcpy(to + sizeof record + i * sizeof classes, &classes, sizeof classes);
         if (entry.is_absent)
             continue;

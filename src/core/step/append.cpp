@@ -17,12 +17,18 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
     if (step.layers[layer] != kNoKeys)
         return fail(LK_E_STATE, "layer %u has its keys in this step already", layer);
     const LayerView &view = cache->formats.layers[layer].view;
-    const TensorShape shape = {step.n_tokens, view.n_kv_heads, view.head_dim};
+    if (view.is_latent && v)
+        return fail(LK_E_ARGUMENT,
+                    "v is not NULL, and layer %u is latent: its values are channels of its keys",
+                    layer);
+    TensorShape shape = {step.n_tokens, view.n_kv_heads, view.head_dim};
     AppendArgs args{};
     TensorRange k_range;
-    TensorRange v_range;
+    TensorRange v_range{};
     LK_TRY(take_tensor(*cache->context, step.queue, k, "k", shape, false, &args.k, &k_range));
-    LK_TRY(take_tensor(*cache->context, step.queue, v, "v", shape, false, &args.v, &v_range));
+    shape.n_channels = view.value_dim;
+    if (!view.is_latent)
+        LK_TRY(take_tensor(*cache->context, step.queue, v, "v", shape, false, &args.v, &v_range));
     uint8_t *captured_calls;
     LK_TRY(note_capture(cache, layer, &captured_calls));
     args.layer = view;

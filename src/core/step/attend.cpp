@@ -35,13 +35,13 @@ lk_status check_apart(const char *name, const TensorRange &out, const Step &step
 
 lk_status import_tensors(const lk_cache *cache, const lk_tensor *q, const lk_tensor *out,
                          const lk_tensor *lse, AttendArgs *args) {
-    const TensorShape shape = {cache->step.n_tokens, args->layer.n_query_heads,
-                               args->layer.head_dim};
+    TensorShape shape = {cache->step.n_tokens, args->layer.n_query_heads, args->layer.head_dim};
     TensorRange q_range;
     TensorRange out_range;
     const lk_context &context = *cache->context;
     const lk_queue_kind queue = cache->step.queue;
     LK_TRY(take_tensor(context, queue, q, "q", shape, false, &args->q, &q_range));
+    shape.n_channels = args->layer.value_dim;
     LK_TRY(take_tensor(context, queue, out, "out", shape, true, &args->out, &out_range));
     LK_TRY(check_apart("out", out_range, cache->step, q_range));
     if (!lse)

@@ -279,7 +279,7 @@ Staging staging_of(const lk_cache *cache, uint32_t layer) {
     auto *keys = reinterpret_cast<uint16_t *>(cache->step.workspace.address +
                                               info.staging * cache->desc.max_step_tokens);
     const uint64_t n = uint64_t{view.n_kv_heads} * cache->step.n_tokens * view.head_dim;
-    return {keys, keys + n, cache->step.n_tokens};
+    return {keys, view.is_latent ? nullptr : keys + n, cache->step.n_tokens};
 }
 
 }  // namespace lk

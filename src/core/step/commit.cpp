@@ -114,9 +114,10 @@ lk_status queue_run(lk_cache *cache, const StepSequence &member, const Run &run)
         cache->work.moves.push({&classes[from.key_format], from.key_payload,
                                 &classes[to.key_format], to.key_payload, run.first_source,
                                 run.first_target, run.mask});
-        cache->work.moves.push({&classes[from.value_format], from.value_payload,
-                                &classes[to.value_format], to.value_payload, run.first_source,
-                                run.first_target, run.mask});
+        if (!classes[to.value_format].layout.is_absent())
+            cache->work.moves.push({&classes[from.value_format], from.value_payload,
+                                    &classes[to.value_format], to.value_payload, run.first_source,
+                                    run.first_target, run.mask});
     }
     return LK_OK;
 }

@@ -22,12 +22,45 @@ if TYPE_CHECKING:
 
 NAME = 'lowkey'
 _TAG = '_lowkey_source'
+_held = threading.local()  # latents on their way from a cache to the attention function
 
 
 def tag(key: torch.Tensor, cache: LowkeyCache, layer: int) -> torch.Tensor:
     """Attach the cache to the new keys of a layer, because the attention function gets the keys but not the cache."""
     setattr(key, _TAG, (cache, layer))
     return key
+
+
+def hold(cache: LowkeyCache, layer: int, latent: torch.Tensor, rotated: torch.Tensor) -> None:
+    """Keep the new latents of a layer for the attention function, which gets the keys and values of heads that the
+    model expands from them."""
+    _held.latent = cache, layer, torch.cat((latent, rotated), -1)
+
+
+def _take_latent(module: torch.nn.Module, key: torch.Tensor) -> tuple[LowkeyCache, int, torch.Tensor] | None:
+    """What hold() kept for this layer's keys."""
+    held, _held.latent = getattr(_held, 'latent', None), None
+    if held is None or held[0].numbers.get(getattr(module, 'layer_idx', -1)) != held[1] \
+            or held[2].shape[2] != key.shape[2]:
+        return None
+    found: tuple[LowkeyCache, int, torch.Tensor] = held
+    return found
+
+
+def _attend_latent(module: Any, held: tuple[LowkeyCache, int, torch.Tensor], query: torch.Tensor,
+                   mask: torch.Tensor | None, options: dict[str, Any]) -> torch.Tensor:
+    """Attention over latents: queries are multiplied by the weights that expand latents to keys, outputs by those that
+    expand them to values (DeepSeek V2, section 2.1.2: absorbed weights)."""
+    cache, layer, latent = held
+    nope, width = module.qk_nope_head_dim, module.v_head_dim
+    weight = module.kv_b_proj.weight
+    if not weight.is_floating_point():
+        raise UnsupportedError(f'layer {layer} expands its latents by weights of {weight.dtype}: lowkey needs those of '
+                               'kv_b_proj in floating point')
+    to_keys, to_values = weight.detach().view(query.shape[1], nope + width, -1).split((nope, width), 1)
+    absorbed = torch.cat((query[..., :nope] @ to_keys, query[..., nope:]), -1)
+    out = cache._attend(layer, absorbed, latent, None, mask, options).transpose(1, 2)
+    return (out @ to_values.transpose(1, 2)).transpose(1, 2)
 
 
 # The cache that a pass was announced to, until the model makes the pass's mask: a mask function gets no cache.
@@ -61,12 +94,14 @@ def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, v
 
     Returns [batch, n_tokens, n_query_heads, head_dim].
     """
-    source = getattr(key, _TAG, None)
-    if source is None:
+    source, held = getattr(key, _TAG, None), _take_latent(module, key)
+    if source is None and held is None:
         raise StateError('attention "lowkey" runs on a LowkeyCache: pass past_key_values=LowkeyCache(...), or run the '
                          "model's own attention in `with cache.paused():`, or close the cache")
     if dropout:
         raise UnsupportedError(f'attention dropout is {dropout}: call model.eval()')
+    if held is not None:
+        return _attend_latent(module, held, query, attention_mask, dict(options, scaling=scaling)), None
     cache, layer = _cache_and_layer(module, source)
     if options.get('position_bias') is not None:
         raise UnsupportedError(f'layer {layer} adds a position bias to its logits')

@@ -414,7 +414,7 @@ class LowkeyCache(HostCache):
         """The pass that was announced has this mask."""
         self._next = found
 
-    def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None,
                 mask: torch.Tensor | None, options: dict[str, Any]) -> torch.Tensor:
         self._check_open()
         self._check_layer(layer, options)
@@ -428,7 +428,7 @@ class LowkeyCache(HostCache):
         batch.attends = True
         batch.check_mask(mask, self.geometry.layers[layer].window_tokens)
         if self.geometry.layers[layer].kv_layer is None:
-            step.append(layer, batch.tokens(key), batch.tokens(value))
+            step.append(layer, batch.tokens(key), None if value is None else batch.tokens(value))
         out = batch.columns(step.attend(layer, batch.tokens(query)))
         if layer == len(self.geometry.layers) - 1 and not self._in_graph:
             batch.attended = True

@@ -32,10 +32,16 @@ class Capture:
     def __init__(self, name: str, config: Any):
         self.name = name
         self.observer: Observer | None = None
-        attention = layers_of(config).attention
+        attention, geometry = layers_of(config).attention, geometry_of(config)
+        for number, layer in enumerate(geometry.layers):
+            if layer.latent or layer.output_dim != layer.head_dim:
+                raise UnsupportedError(f'layer {attention[number]} keeps '
+                                       + ('latents' if layer.latent else 'values of another dim than keys')
+                                       + ', of which lowkey gathers no statistics: take a plan that needs none, as '
+                                       '"kivi4"')
         self._known = set(attention)
         # By the layer's number in the model.
-        self._numbers = {attention[number]: number for number in geometry_of(config).kv_layers}
+        self._numbers = {attention[number]: number for number in geometry.kv_layers}
         self._seen: set[int] = set()
 
     def __call__(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,12 @@ _SCALES: dict[str, Callable[[int], float]] = {
     'gemma3n_text': lambda _: 1.0, 'gemma4_text': lambda _: 1.0, 'gemma4_unified_text': lambda _: 1.0,
     'zamba': lambda head_dim: (head_dim / 2) ** -0.5, 'zamba2': lambda head_dim: (head_dim / 2) ** -0.5,
 }
+# Models whose attention keeps latents, from which it expands keys and values (MLA), and whether rope_parameters change
+# the scale of their logits.
+_LATENT = {'deepseek_v2': True, 'deepseek_v3': True, 'glm4_moe_lite': True, 'kimi_linear': False, 'minicpm3': True,
+           'youtu': True}
+# KV heads of a layer with a sliding window for each of the configuration's.
+_WINDOWED_KV_HEADS = {'mimo_v2_flash': 2}
 # Models whose recurrent state begins at zero in each pass of several tokens (Mamba-1 in transformers).
 _RESTARTING = ('jamba', 'zamba')
 
@@ -100,8 +107,9 @@ def _refuse(config: Any, layers: Sequence[Any]) -> None:
     kind = _kind(config)
     if kind in _REFUSED:
         raise UnsupportedError(f'{kind} {_REFUSED[kind]}')
-    if any(getattr(layer, 'kv_lora_rank', None) for layer in layers):
-        raise UnsupportedError(f'{kind} keeps latent keys (kv_lora_rank), lowkey keeps keys and values of heads')
+    if kind not in _LATENT and any(getattr(layer, 'kv_lora_rank', None) for layer in layers):
+        raise UnsupportedError(f'{kind} keeps latent keys (kv_lora_rank) in a way that lowkey does not know: it knows '
+                               f'{", ".join(_LATENT)}')
     if getattr(config, 'is_encoder_decoder', False):
         raise UnsupportedError(f'{kind} has an encoder: lowkey serves decoders')
 
@@ -143,17 +151,29 @@ def layers_of(config: Any) -> ModelLayers:
                        _kind(config) in _RESTARTING)
 
 
-def _head_dim(number: int, layer: Any) -> int:
-    """The channels of a head, of keys and values alike."""
-    head_dim = int(getattr(layer, 'head_dim', None) or layer.hidden_size // layer.num_attention_heads)
-    of_values = getattr(layer, 'v_head_dim', None) or head_dim
-    if of_values != head_dim:
-        raise UnsupportedError(f'layer {number} has keys of {head_dim} channels and values of {of_values}: lowkey has '
-                               'keys and values of equal head_dim')
-    if head_dim % 16 or not 32 <= head_dim <= 512:
-        raise UnsupportedError(f'layer {number} has a head_dim of {head_dim}: lowkey has multiples of 16 from 32 to '
-                               '512')
-    return head_dim
+def _dims(number: int, layer: Any) -> tuple[int, int]:
+    """The channels of a head's keys and values, of latents where the layer keeps these."""
+    rank = getattr(layer, 'kv_lora_rank', None)
+    if rank:
+        dims, most = (int(rank + layer.qk_rope_head_dim), int(rank)), 576
+    else:
+        head_dim = int(getattr(layer, 'head_dim', None) or layer.hidden_size // layer.num_attention_heads)
+        dims, most = (head_dim, int(getattr(layer, 'v_head_dim', None) or head_dim)), 512
+    for what, dim, limit in (('head_dim', dims[0], most), ('value_dim', dims[1], 512)):
+        if dim % 16 or not 32 <= dim <= limit:
+            raise UnsupportedError(f'layer {number} has a {what} of {dim}: lowkey has multiples of 16 from 32 to '
+                                   f'{limit}')
+    return dims
+
+
+def _latent_scale(config: Any, layer: Any) -> float:
+    """The scale of the logits of heads that are expanded from latents."""
+    scale = float((layer.qk_nope_head_dim + layer.qk_rope_head_dim) ** -0.5)
+    rope = (getattr(config, 'rope_parameters', None) or {}) if _LATENT[_kind(config)] else {}
+    factor, weight = rope.get('factor', 1), rope.get('mscale_all_dim', 0)
+    if rope.get('rope_type', 'default') == 'default' or not weight or factor <= 1:
+        return scale
+    return scale * float(0.1 * weight * math.log(factor) + 1) ** 2
 
 
 def geometry_of(config: Any, *, scale: float | None = None,
@@ -173,18 +193,26 @@ def geometry_of(config: Any, *, scale: float | None = None,
     kv_layers, numbers = _kv_layers(config, types), {i: number for number, i in enumerate(model.attention)}
     layers = []
     for number, i in enumerate(model.attention):
-        one, heads, head_dim = own[i], own[i].num_attention_heads, _head_dim(i, own[i])
+        one, heads, (head_dim, value_dim) = own[i], own[i].num_attention_heads, _dims(i, own[i])
+        is_latent, is_windowed = bool(getattr(one, 'kv_lora_rank', None)), _WINDOWED[types[i]]
+        kv_heads = 1 if is_latent else getattr(one, 'num_key_value_heads', None) or heads
+        if is_windowed:
+            kv_heads *= _WINDOWED_KV_HEADS.get(model.kind, 1)
+        if scale is not None:
+            own_scale = scale
+        else:
+            own_scale = _latent_scale(config, one) if is_latent else _scale(config, head_dim)
         sinks = () if sink_logits is None else tuple(float(x) for x in sink_logits[number])
-        layers.append(Layer(heads, getattr(one, 'num_key_value_heads', None) or heads, head_dim,
-                            int(one.sliding_window) if _WINDOWED[types[i]] else 0,
-                            scale=_scale(config, head_dim) if scale is None else scale,
+        layers.append(Layer(heads, kv_heads, head_dim, int(one.sliding_window) if is_windowed else 0, scale=own_scale,
                             soft_cap=float(getattr(config, 'attn_logit_softcapping', None) or 0.0),
-                            sink_logits=sinks, kv_layer=numbers[kv_layers[i]] if i in kv_layers else None))
+                            sink_logits=sinks, kv_layer=numbers[kv_layers[i]] if i in kv_layers else None,
+                            value_dim=0 if value_dim == head_dim else value_dim, latent=is_latent))
     return Geometry(tuple(layers))
 
 
 def sink_logits_of(model: Any) -> list[list[float]] | None:
-    """The learned sink logits of a model whose attention modules have ``sinks`` (gpt-oss), by layer, or None."""
-    found = {module.layer_idx: module.sinks.detach().float().tolist() for module in model.modules()
-             if hasattr(module, 'sinks') and hasattr(module, 'layer_idx')}
-    return [found[i] for i in sorted(found)] or None
+    """The learned sink logits of a model whose attention modules have ``sinks`` (gpt-oss), by layer, or None. The list
+    of a layer without is empty."""
+    found = {module.layer_idx: [] if module.sinks is None else module.sinks.detach().float().tolist()
+             for module in model.modules() if hasattr(module, 'sinks') and hasattr(module, 'layer_idx')}
+    return [found[i] for i in sorted(found)] if any(found.values()) else None

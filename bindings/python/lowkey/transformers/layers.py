@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache as HostCache
 from transformers.cache_utils import CacheLayerMixin
 
 from ..errors import UnsupportedError
-from .attention import tag
+from .attention import hold, tag
 from .geometry import ModelLayers
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class AttentionLayer(CacheLayerMixin):
         self.owner._check_open()
         self.is_initialized = True
         assert self.number is not None
+        if self.owner.geometry.layers[self.number].latent:
+            hold(self.owner, self.number, key_states, value_states)
+            return key_states, value_states
         return tag(key_states, self.owner, self.number), value_states
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

@@ -56,6 +56,12 @@ def _delta(config: Any) -> StateShape:
     return StateShape((channels, config.linear_conv_kernel_dim), (heads, keys, values))
 
 
+def _kimi(config: Any) -> StateShape:
+    """Delta rules with a gate for each channel."""
+    heads, dim = config.linear_num_heads, config.linear_head_dim
+    return StateShape((3 * heads * dim, config.linear_conv_kernel_dim), (heads, dim, dim))
+
+
 def _mamba2(n_heads: int, head_dim: int, inner: int, n_groups: int, n_states: int, kernel: int) -> StateShape:
     return StateShape((inner + 2 * n_groups * n_states, kernel), (n_heads, head_dim, n_states))
 
@@ -97,6 +103,7 @@ def _zaya(config: Any) -> StateShape:
 
 _SHAPES: dict[str, Callable[[Any], StateShape]] = {
     'qwen3_next': _delta, 'qwen3_5_text': _delta, 'qwen3_5_moe_text': _delta, 'olmo_hybrid': _delta,
+    'kimi_linear': _kimi,
     'granitemoehybrid': _granite, 'bamba': _granite, 'falcon_h1': _granite, 'nemotron_h': _nemotron, 'zamba2': _zamba2,
     'jamba': _jamba, 'zamba': _zamba, 'lfm2': _lfm, 'lfm2_moe': _lfm, 'lfm3': _lfm, 'zaya': _zaya,
 }

@@ -77,6 +77,8 @@ pub struct lk_capability {
     pub memory: lk_memory_kind,
     pub dtype: lk_dtype,
     pub queue: lk_queue_kind,
+    pub value_dim: u32,
+    pub is_latent: u32,
 }
 
 extern "C" {

@@ -15,6 +15,9 @@ pub struct lk_layer {
     pub soft_cap: f32,
     pub sink_logits: *const f32,
     pub kv_layer: u32,
+    pub reserved: u32,
+    pub value_dim: u32,
+    pub flags: u32,
 }
 
 #[repr(C)]
@@ -27,6 +30,7 @@ pub struct lk_geometry {
 
 pub const LK_ALL: u32 = u32::MAX;
 pub const LK_OWN_KV: u32 = u32::MAX;
+pub const LK_LAYER_LATENT: u32 = 1;
 
 pub type lk_axis = u32;
 constants!(lk_axis: LK_AXIS_CHANNEL = 1, LK_AXIS_TOKEN = 2);

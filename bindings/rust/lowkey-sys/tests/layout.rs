@@ -140,13 +140,13 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         lk_context_desc { size, backend, device_index, n_threads, cpu_mask, log_level, log,
                           log_user, alloc, free, alloc_user, vulkan, parallel_for, parallel_for_user }
         lk_capability { size, head_dim, group_size, key_bits, value_bits, page_tokens, memory,
-                        dtype, queue }
+                        dtype, queue, value_dim, is_latent }
         lk_vulkan_desc { size, mask, validation, api_version, get_instance_proc_addr, instance,
                          physical_device, device, queue, queue_family, n_extensions, extensions,
                          features, lock_queue, unlock_queue, lock_user, pipeline_cache,
                          pipeline_cache_bytes }
         lk_layer { size, n_query_heads, n_kv_heads, head_dim, window_tokens, window_sink_tokens,
-                   scale, soft_cap, sink_logits, kv_layer }
+                   scale, soft_cap, sink_logits, kv_layer, reserved, value_dim, flags }
         lk_geometry { size, n_layers, layers }
         lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_ranking,
                       channel_bits, one_bit, clip }
@@ -203,7 +203,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         LK_BACKEND_CPU LK_BACKEND_CUDA LK_BACKEND_VULKAN LK_LOG_ERROR LK_LOG_WARNING LK_LOG_INFO
         LK_LOG_DEBUG LK_CPU_REFERENCE_ONLY LK_CPU_NO_AVX2 LK_CPU_NO_AVX512 LK_CPU_NO_NEON
         LK_VULKAN_NO_FLOAT16 LK_VULKAN_NO_SUBGROUP LK_VULKAN_NO_INTEGER_DOT
-        LK_VULKAN_NO_COOPERATIVE_MATRIX LK_VULKAN_NO_TIMELINE LK_ALL LK_OWN_KV LK_AXIS_CHANNEL
+        LK_VULKAN_NO_COOPERATIVE_MATRIX LK_VULKAN_NO_TIMELINE LK_ALL LK_OWN_KV LK_LAYER_LATENT LK_AXIS_CHANNEL
         LK_AXIS_TOKEN
         LK_RANKING_KEY LK_RANKING_QUERY_RANGE LK_METADATA_F16 LK_METADATA_F8 LK_DRAFT_TOKENS LK_SPANS_WINDOWED
         LK_MERGE_SPLITS LK_ALL_TOKENS LK_FINGERPRINT_BYTES LK_STATISTIC_KEY_MIN

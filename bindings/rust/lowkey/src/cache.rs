@@ -172,6 +172,7 @@ pub(crate) struct LayerShape {
     pub n_query_heads: usize,
     pub n_kv_heads: usize,
     pub head_dim: usize,
+    pub value_dim: usize,
 }
 
 /// The state that sequences and steps borrow. Not Sync: their calls need the cache alone.
@@ -302,6 +303,7 @@ impl<'ctx> Cache<'ctx> {
             n_query_heads: layer.n_query_heads as usize,
             n_kv_heads: layer.n_kv_heads as usize,
             head_dim: layer.head_dim as usize,
+            value_dim: layer.output_dim() as usize,
         });
         Ok(Cache {
             state: State {

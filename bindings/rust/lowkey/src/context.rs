@@ -270,6 +270,8 @@ impl Context {
         raw.key_bits = capability.key_bits;
         raw.value_bits = capability.value_bits;
         raw.page_tokens = capability.page_tokens;
+        raw.value_dim = capability.value_dim;
+        raw.is_latent = capability.is_latent.into();
         raw.dtype = capability.dtype;
         raw.memory = match self.device.backend {
             Backend::Cuda => sys::LK_MEMORY_CUDA,
@@ -302,6 +304,8 @@ pub struct Capability {
     value_bits: u32,
     page_tokens: u32,
     dtype: sys::lk_dtype,
+    value_dim: u32,
+    is_latent: bool,
 }
 
 impl Capability {
@@ -314,7 +318,19 @@ impl Capability {
             value_bits,
             page_tokens: 128,
             dtype: sys::LK_F32,
+            value_dim: 0,
+            is_latent: false,
         }
+    }
+    /// Channels of a head's values; `head_dim` by default.
+    pub fn value_dim(mut self, value_dim: u32) -> Self {
+        self.value_dim = value_dim;
+        self
+    }
+    /// A latent layer, whose values are channels of its keys.
+    pub fn latent(mut self) -> Self {
+        self.is_latent = true;
+        self
     }
     pub fn page_tokens(mut self, n: u32) -> Self {
         self.page_tokens = n;

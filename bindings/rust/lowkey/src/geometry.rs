@@ -7,7 +7,7 @@ pub struct Layer {
     /// A multiple of `n_kv_heads`, up to 1024 times as many.
     pub n_query_heads: u32,
     pub n_kv_heads: u32,
-    /// A multiple of 16 from 32 to 512.
+    /// Channels of queries and keys: a multiple of 16 from 32 to 512, to 576 in a latent layer.
     pub head_dim: u32,
     /// A query attends to this many last tokens, itself included; 0 = all.
     pub window_tokens: u32,
@@ -22,6 +22,11 @@ pub struct Layer {
     /// The earlier layer whose keys and values this one reads: it has no append, no bytes and the
     /// rules of that layer. `None`: its own.
     pub kv_layer: Option<u32>,
+    /// Channels of values and outputs; 0 = `head_dim`.
+    pub value_dim: u32,
+    /// The values are the first `value_dim` channels of the keys: the layer has keys alone
+    /// ([`Step::append_latent`](crate::Step::append_latent)) and no rule for values.
+    pub is_latent: bool,
 }
 
 impl Layer {
@@ -36,6 +41,16 @@ impl Layer {
             soft_cap: 0.0,
             sink_logits: None,
             kv_layer: None,
+            value_dim: 0,
+            is_latent: false,
+        }
+    }
+
+    pub(crate) fn output_dim(&self) -> u32 {
+        if self.value_dim == 0 {
+            self.head_dim
+        } else {
+            self.value_dim
         }
     }
 }
@@ -66,6 +81,8 @@ impl Geometry {
             raw.scale = layer.scale;
             raw.soft_cap = layer.soft_cap;
             raw.kv_layer = layer.kv_layer.unwrap_or(sys::LK_OWN_KV);
+            raw.value_dim = layer.value_dim;
+            raw.flags = if layer.is_latent { sys::LK_LAYER_LATENT } else { 0 };
             if let Some(logits) = &layer.sink_logits {
                 if logits.len() != layer.n_query_heads as usize {
                     return Err(Error::argument(format!(

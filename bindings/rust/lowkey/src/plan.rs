@@ -53,11 +53,11 @@ fn c_text(text: &str, name: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::argument(format!("{} has a zero byte inside", name)))
 }
 
-/// C reads head_dim numbers, at most 512; missing numbers become NaNs, which it refuses.
+/// C reads head_dim numbers, at most 576; missing numbers become NaNs, which it refuses.
 fn padded(numbers: Option<&[f32]>) -> Option<Vec<f32>> {
     numbers.map(|numbers| {
         let mut padded = numbers.to_vec();
-        padded.resize(numbers.len().max(512), f32::NAN);
+        padded.resize(numbers.len().max(576), f32::NAN);
         padded
     })
 }
@@ -163,11 +163,11 @@ impl Plan {
                 Ranking::QueryRange => sys::LK_RANKING_QUERY_RANGE,
             };
         }
-        // The library reads head_dim bytes, at most 512; missing bytes are widths of 0, which it refuses.
+        // The library reads head_dim bytes, at most 576; missing bytes are widths of 0, which it refuses.
         let padded;
         if let Some(bits) = &rule.channel_bits {
             let mut bytes = bits.clone();
-            bytes.resize(bits.len().max(512), 0);
+            bytes.resize(bits.len().max(576), 0);
             padded = bytes;
             raw.channel_bits = padded.as_ptr();
         }

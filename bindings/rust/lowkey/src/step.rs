@@ -149,8 +149,8 @@ impl<'s> Step<'s> {
         })
     }
 
-    /// Give a layer its new keys (after RoPE) and values, `[n_tokens][n_kv_heads][head_dim]`. They
-    /// are borrowed until the layer was attended:
+    /// Give a layer its new keys (after RoPE), `[n_tokens][n_kv_heads][head_dim]`, and values,
+    /// `[n_tokens][n_kv_heads][value_dim]`. They are borrowed until the layer was attended:
     /// ```compile_fail
     /// fn dangles(step: &mut lowkey::Step<'_>, mut k: Vec<f32>) -> lowkey::Result<()> {
     ///     let keys = lowkey::Tensor::new(&k, 1, 128)?;
@@ -166,18 +166,33 @@ impl<'s> Step<'s> {
         k: Tensor<'a>,
         v: Tensor<'a>,
     ) -> Result<Appended<'a, 's>> {
-        let shape = self.layer(layer)?;
+        let shape = self.check_keys(layer, &k)?;
         let needs =
-            Shape { n_tokens: self.n_tokens, n_heads: shape.n_kv_heads, head_dim: shape.head_dim };
-        check_shape("k", k.shape, needs)?;
+            Shape { n_tokens: self.n_tokens, n_heads: shape.n_kv_heads, head_dim: shape.value_dim };
         check_shape("v", v.shape, needs)?;
-        // SAFETY: the tensors have the shape that the call reads, and are borrowed by Appended.
+        // SAFETY: the tensors have the shapes that the call reads, and are borrowed by Appended.
         unsafe { check(sys::lk_append(self.state.raw(), layer, &k.raw, &v.raw))? };
         Ok(Appended { step: self, layer, _keys: PhantomData })
     }
 
+    /// Give a latent layer (`Layer::is_latent`) its new keys, of which its values are channels.
+    pub fn append_latent<'a>(&'a mut self, layer: u32, k: Tensor<'a>) -> Result<Appended<'a, 's>> {
+        self.check_keys(layer, &k)?;
+        // SAFETY: the tensor has the shape that the call reads, and is borrowed by Appended.
+        unsafe { check(sys::lk_append(self.state.raw(), layer, &k.raw, ptr::null()))? };
+        Ok(Appended { step: self, layer, _keys: PhantomData })
+    }
+
+    fn check_keys(&self, layer: u32, k: &Tensor<'_>) -> Result<LayerShape> {
+        let shape = self.layer(layer)?;
+        let needs =
+            Shape { n_tokens: self.n_tokens, n_heads: shape.n_kv_heads, head_dim: shape.head_dim };
+        check_shape("k", k.shape, needs)?;
+        Ok(shape)
+    }
+
     /// Attention of a layer that reads the keys and values of another one (`Layer::kv_layer`), after
-    /// that one's append: q and out `[n_tokens][n_query_heads][head_dim]`.
+    /// that one's append: q `[n_tokens][n_query_heads][head_dim]`, out of `value_dim` channels.
     pub fn attend_reading(&mut self, layer: u32, q: Tensor<'_>, out: TensorMut<'_>) -> Result<()> {
         self.attend_layer(layer, q, out, None)
     }
@@ -207,7 +222,7 @@ impl<'s> Step<'s> {
             head_dim: shape.head_dim,
         };
         check_shape("q", q.shape, needs)?;
-        check_shape("out", out.shape, needs)?;
+        check_shape("out", out.shape, Shape { head_dim: shape.value_dim, ..needs })?;
         if let Some(lse) = &lse {
             check_shape("lse", lse.shape, Shape { head_dim: 1, ..needs })?;
         }

@@ -162,3 +162,35 @@ fn plans_have_chunks_and_key_scales() {
     }
     rig.plan.set_key_scales(Which::All, Which::All, None).unwrap();
 }
+
+#[test]
+fn values_have_a_dim_of_their_own() {
+    let latent = Layer { value_dim: 64, is_latent: true, ..Layer::new(16, 1, 96) };
+    let geometry =
+        Geometry { layers: vec![Layer { value_dim: 32, ..Layer::new(4, 2, 64) }, latent] };
+    let mut plan = Plan::preset("fp16", &geometry).unwrap();
+    let error = plan.set_value(Which::Only(1), Which::All, ValueRule::new(4)).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Argument);
+    let context = Context::open(ContextOptions::new(Backend::Cpu).threads(1)).unwrap();
+    context.supports(&Capability::new(576, 16, 4, 4).value_dim(512).latent()).unwrap();
+    assert!(context.supports(&Capability::new(576, 16, 4, 4).value_dim(512)).is_err());
+    let cache = Cache::new(&context, &geometry, &plan, CacheOptions::new(64 << 20)).unwrap();
+    let sequence = cache.add_sequence().unwrap();
+    let mut open = cache.step(&[(&sequence, 1)]).unwrap();
+    let (k, v, q) = ([0.5f32; 2 * 64], [0.25f32; 2 * 32], [0.5f32; 4 * 64]);
+    let mut out = [0.0f32; 4 * 32];
+    let keys = Tensor::new(&k, 2, 64).unwrap();
+    assert!(open.append(0, keys, keys).is_err());
+    let appended = open.append(0, keys, Tensor::new(&v, 2, 32).unwrap()).unwrap();
+    let queries = Tensor::new(&q, 4, 64).unwrap();
+    appended.attend(queries, TensorMut::new(&mut out, 4, 32).unwrap()).unwrap();
+    assert_eq!(out, [0.25f32; 4 * 32]);
+    // A token that attends to itself alone has the first channels of its key for an output.
+    let k: Vec<f32> = (0..96).map(|c| c as f32).collect();
+    let (q, mut out) = ([0.0f32; 16 * 96], [0.0f32; 16 * 64]);
+    let appended = open.append_latent(1, Tensor::new(&k, 1, 96).unwrap()).unwrap();
+    let queries = Tensor::new(&q, 16, 96).unwrap();
+    appended.attend(queries, TensorMut::new(&mut out, 16, 64).unwrap()).unwrap();
+    assert!(out.chunks(64).all(|head| head == &k[..64]));
+    open.commit().unwrap();
+}

@@ -1,0 +1,103 @@
+// Cases whose values are not as wide as keys, or are channels of them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "grid.h"
+
+namespace {
+
+struct Dims {
+    uint32_t key, value;
+};
+
+struct Keys {
+    uint32_t bits, boosted, n_shared, ordered, stepped, per_token;
+};
+
+const Keys kKinds[] = {{16, 0, 0, 0, 0, 0},  {2, 16, 0, 0, 0, 0}, {4, 0, 0, 0, 0, 0},
+                       {2, 32, 13, 1, 0, 0}, {8, 0, 0, 0, 0, 1},  {2, 0, 0, 0, 1, 0},
+                       {4, 0, 0, 0, 0, 1},   {3, 0, 0, 0, 0, 0},  {2, 0, 5, 0, 0, 0},
+                       {1, 0, 0, 0, 0, 0},   {8, 0, 0, 0, 0, 0}};
+
+void set_keys(const Keys &keys, Case *c) {
+    c->key_bits = keys.bits;
+    c->boosted = keys.boosted;
+    c->n_shared = keys.n_shared;
+    c->ordered = keys.ordered;
+    c->stepped = keys.stepped;
+    c->per_token_keys = keys.per_token;
+}
+
+}  // namespace
+
+std::vector<Case> value_dim_cases() {
+    std::vector<Case> all;
+    // Lists of different lengths, so that turns meet in new ways.
+    uint32_t turns[16] = {};
+    for (const Dims dims : {Dims{192, 128}, {64, 128}, {128, 64}, {80, 96}, {256, 512}, {512, 32}})
+        for (const Keys &keys : kKinds) {
+            Case c;
+            c.head_dim = dims.key;
+            c.value_dim = dims.value;
+            set_keys(keys, &c);
+            c.value_bits = next_of({2, 16, 4, 1, 8, 3}, turns);
+            c.key_group = next_of({0, 64, 32}, turns + 1);
+            c.value_group = next_of({0, 32, 48}, turns + 2);
+            c.f8 = next_of({0, 1}, turns + 3);
+            c.group = next_of({4, 1, 8, 16, 33}, turns + 4);
+            c.n_new = next_of({1, 3, 70, 1, 20}, turns + 5);
+            c.packed_pages = next_of({3, 9}, turns + 6);
+            c.raw_between = next_of({0, 0, 1}, turns + 7);
+            c.tail_tokens = next_of({19, 131, 0}, turns + 8);
+            c.page_tokens =
+                keys.bits == 1 || keys.bits == 3 ? 64 : next_of({128, 32, 64}, turns + 9);
+            c.value_bits = c.page_tokens == 32 && c.value_bits % 2 ? 2 : c.value_bits;
+            c.window = next_of({0, 0, 0, 130}, turns + 10);
+            c.centers = next_of({0, 1, 0}, turns + 11);
+            c.scales = next_of({0, 0, 0, 1}, turns + 12);
+            c.sinks = next_of({0, 1, 0, 0, 0}, turns + 13);
+            c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;
+            c.tree = c.n_new <= LK_DRAFT_TOKENS && turns[0] % 4 == 1;
+            c.spans = c.tree ? 0 : next_of({0, 0, 7}, turns + 14);
+            c.n_sequences = next_of({1, 3}, turns + 15);
+            c.spread = turns[0] % 2;
+            c.n_kv_heads = c.n_new > LK_DRAFT_TOKENS ? 1 : 2;
+            c.dtype = std::vector<lk_dtype>{LK_F16, LK_F32, LK_BF16}[turns[0] % 3];
+            all.push_back(c);
+        }
+    return all;
+}
+
+std::vector<Case> latent_cases() {
+    std::vector<Case> all;
+    uint32_t turns[13] = {};
+    for (const Dims dims : {Dims{576, 512}, {288, 256}, {128, 0}, {64, 32}})
+        for (const Keys &keys : kKinds) {
+            Case c;
+            c.head_dim = dims.key;
+            c.value_dim = dims.value;
+            c.latent = 1;
+            set_keys(keys, &c);
+            c.n_kv_heads = 1;
+            c.key_group = next_of({0, 64, 32, 16}, turns);
+            c.value_group = c.per_token_keys ? next_of({128, 0, 48}, turns + 1) : 0;
+            c.f8 = next_of({0, 1, 0}, turns + 2);
+            c.group = next_of({16, 20, 4, 64, 1, 128, 150}, turns + 3);
+            c.n_new = next_of({1, 3, 1, 70, 2}, turns + 4);
+            c.packed_pages = next_of({3, 9, 2}, turns + 5);
+            c.raw_between = next_of({0, 0, 1}, turns + 6);
+            c.tail_tokens = next_of({19, 131, 0, 5}, turns + 7);
+            c.page_tokens =
+                keys.bits == 1 || keys.bits == 3 ? 128 : next_of({128, 64, 32}, turns + 8);
+            c.sinks = next_of({0, 1, 0, 0, 0}, turns + 9);
+            c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;
+            c.tree = c.n_new <= LK_DRAFT_TOKENS && turns[0] % 4 == 1;
+            c.spans = c.tree ? 0 : next_of({0, 0, 7}, turns + 10);
+            c.n_sequences = next_of({1, 3}, turns + 11);
+            c.wider = next_of({0, 0, 1, 0}, turns + 12) && !c.per_token_keys && c.key_bits == 2 &&
+                      c.page_tokens == 128;
+            c.spread = turns[0] % 2;
+            c.dtype = std::vector<lk_dtype>{LK_F16, LK_F32, LK_BF16}[turns[0] % 3];
+            all.push_back(c);
+        }
+    return all;
+}
