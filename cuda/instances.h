@@ -24,8 +24,9 @@ constexpr bool has_narrow_wide_items(uint32_t head_dim) {
 }
 // Decode of plain pages with FP8 parameters by a kernel of their own.
 constexpr bool has_plain_f8(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
-// A kernel for groups of 32 alone; at 80 channels those for any groups read them.
-constexpr bool has_groups_of_32(uint32_t head_dim) { return head_dim != 80; }
+// Kernels for FP8 parameters in groups of 32, and for few widths; at 80 channels the one for groups
+// of multiples of 32 and all widths reads them.
+constexpr bool has_special_f8(uint32_t head_dim) { return head_dim != 80; }
 // Decode of pages of 64 and 32 tokens.
 constexpr bool has_short_pages(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
 // Prefill with loops of known length; 80 channels share the kernel of head dims up to 128, since

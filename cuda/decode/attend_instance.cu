@@ -78,11 +78,11 @@ cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
             return launch_split_k<kDecodeF16Pages32>(args, stream);
     }
     if constexpr (has_split_k(LK_CUDA_HEAD_DIM, kDecodeF8Narrow)) {
-        if (args.kind == kDecodeF8Narrow)
-            return launch_split_k<kDecodeF8Narrow>(args, stream);
         if (args.kind == kDecodeF8Wide)
             return launch_split_k<kDecodeF8Wide>(args, stream);
-        if constexpr (has_groups_of_32(LK_CUDA_HEAD_DIM)) {
+        if constexpr (has_special_f8(LK_CUDA_HEAD_DIM)) {
+            if (args.kind == kDecodeF8Narrow)
+                return launch_split_k<kDecodeF8Narrow>(args, stream);
             if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
                 return launch_split_k<kDecodeF8By32>(args, stream);
         }

@@ -87,14 +87,16 @@ struct PossibleKinds {
             return plain ? kDecodePlain : kDecodeNone;
         if (bit_keys)
             return native ? kDecodeF16 : kDecodeNone;
-        return plain                                                 ? kDecodePlain
-               : f8_plain && has_plain_f8(head_dim)                  ? kDecodeF8Plain
-               : f8_by_32 && has_groups_of_32(head_dim)              ? kDecodeF8By32
-               : f8_narrow && has_split_k(head_dim, kDecodeF8Narrow) ? kDecodeF8Narrow
-               : f8_wide && has_split_k(head_dim, kDecodeF8Wide)     ? kDecodeF8Wide
-               : f8                                                  ? kDecodeF8
-               : f16                                                 ? kDecodeF16
-                                                                     : kDecodeNone;
+        const bool has_special = has_special_f8(head_dim);
+        const bool has_split = has_split_k(head_dim, kDecodeF8Wide);
+        return plain                                   ? kDecodePlain
+               : f8_plain && has_plain_f8(head_dim)    ? kDecodeF8Plain
+               : f8_by_32 && has_special               ? kDecodeF8By32
+               : f8_narrow && has_split && has_special ? kDecodeF8Narrow
+               : f8_wide && has_split                  ? kDecodeF8Wide
+               : f8                                    ? kDecodeF8
+               : f16                                   ? kDecodeF16
+                                                       : kDecodeNone;
     }
 };
 
