@@ -13,11 +13,20 @@ namespace cuda {
 // Decode of every kind of pages. Above 256 channels a work item has eight columns of plain pages:
 // registers hold the output of no more.
 constexpr bool has_all_kinds(uint32_t head_dim) { return head_dim <= 256; }
-// Decode of plain pages by items of 16 query columns. At 80 channels items have eight: few models
-// have them, and none is known with so many query heads for a KV head.
+// Few models have 80 or 96 channels, and none is known with more than four query heads for a KV
+// head. Decode has items of eight columns at most there, of FP8 parameters in groups of 32 four.
 constexpr bool has_wide_items(uint32_t head_dim) {
-    return has_all_kinds(head_dim) && head_dim != 80;
+    return has_all_kinds(head_dim) && head_dim != 80 && head_dim != 96;
 }
+// The same of pages of 4 and 2 bits, whose keys are then one chunk of a warp's ring.
+constexpr bool has_narrow_wide_items(uint32_t head_dim) {
+    return has_wide_items(head_dim) && head_dim <= 128;
+}
+// Decode of plain pages with FP8 parameters by a kernel of their own.
+constexpr bool has_plain_f8(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
+// Kernels for FP8 parameters in groups of 32, and for few widths; at 80 channels the one for groups
+// of multiples of 32 and all widths reads them.
+constexpr bool has_special_f8(uint32_t head_dim) { return head_dim != 80; }
 // Decode of pages of 64 and 32 tokens.
 constexpr bool has_short_pages(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
 // Prefill with loops of known length; 80 channels share the kernel of head dims up to 128, since

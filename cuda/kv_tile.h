@@ -5,6 +5,8 @@
 #ifndef LK_CUDA_KV_TILE_H
 #define LK_CUDA_KV_TILE_H
 
+#include <cstddef>
+
 #include "cuda/types.h"
 #include "format/rules.h"
 
@@ -22,6 +24,17 @@ struct alignas(16) KvTileSide {
     uint16_t metadata_bytes;
 };
 
+enum KvTileFlag : uint8_t {
+    kHasOwnOrder = 1,  // queries laid out for the head's common format do not fit
+    kHasF8Keys = 2,    // parameters of keys
+    kHasF8Values = 4,
+};
+// What KvTile.is_raw says.
+enum RawKvTile : uint8_t {
+    kRawTile = 1,
+    kRawPage = 2,  // of a kind whose ring does not copy these
+};
+
 // In shared memory; lanes read what they need as vectors, so the order of the members counts.
 struct alignas(16) KvTile {
     KvTileSide side[2];  // keys, values; 32 bytes each with their padding
@@ -31,7 +44,7 @@ struct alignas(16) KvTile {
     uint8_t end16;                // strips of the keys before this one are 16 bits, and so on
     uint8_t end8;
     uint8_t end4;
-    uint8_t has_own_order;  // queries laid out for the head's common format do not fit
+    uint8_t flags;  // KvTileFlag
     uint8_t n_groups[2];
     uint8_t value_group_strips;
     uint8_t value_bits;
@@ -41,9 +54,14 @@ struct alignas(16) KvTile {
     uint32_t strip_stride;  // raw: bytes from strip to strip of the page
     uint8_t is_raw;
     uint8_t tile;
-    uint8_t last[6];
+    uint8_t end2;  // strips of the keys from this one on are 1 bit
+    uint8_t last[5];
 };
 static_assert(sizeof(KvTile) == kKvTileBytes, "the host sizes shared memory by it");
+constexpr uint32_t kRawOffset = 88;
+constexpr uint32_t kEnd2Offset = 90;
+static_assert(offsetof(KvTile, is_raw) == kRawOffset, "kernels read it by itself");
+static_assert(offsetof(KvTile, end2) == kEnd2Offset, "kernels read it by itself");
 
 // The packed pages of one (layer, KV head), without their addresses.
 struct alignas(16) KvTileTemplate {
@@ -62,6 +80,9 @@ LK_BOTH void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
                            static_cast<uint16_t>(is_wide ? kValueChunkBytes : kChunkBytes),
                            static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
     kv_tile->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
+    const uint32_t f8 = side ? kHasF8Values : kHasF8Keys;
+    const bool is_f8 = !c.is_raw && c.parameter_bytes == 1;
+    kv_tile->flags = static_cast<uint8_t>((kv_tile->flags & ~f8) | (is_f8 ? f8 : 0));
     kv_tile->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
     if (side) {
         kv_tile->value_bits = c.strips[kPlane16]  ? 16
@@ -75,9 +96,11 @@ LK_BOTH void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
     kv_tile->end16 = c.strips[kPlane16];
     kv_tile->end8 = c.strips[kPlane16] + c.strips[kPlane8];
     kv_tile->end4 = kv_tile->end8 + c.strips[kPlane4];
+    kv_tile->end2 = kv_tile->end4 + c.strips[kPlane2];
     kv_tile->n_shared = c.n_shared;
     kv_tile->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
-    kv_tile->has_own_order = c.permutes;
+    kv_tile->flags = static_cast<uint8_t>((kv_tile->flags & ~uint32_t{kHasOwnOrder}) |
+                                          (c.permutes ? kHasOwnOrder : 0));
 }
 
 }  // namespace cuda

@@ -64,18 +64,25 @@ struct DecodeArgs {
     uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
     uint32_t key_metadata_bytes;  // of the layer's largest packed pages, rounded up to 16
     uint32_t value_metadata_bytes;
-    uint32_t own_query_bytes;  // decode_own_query_bytes(), or 0: no page has an order of its own
-    uint32_t kind;             // DecodeKind of the layer's page formats
+    // decode_own_query_bytes() where pages have orders of their own, and decode_widened_bytes()
+    // where a kind of FP16 parameters reads FP8 ones
+    uint32_t own_bytes;
+    uint32_t kind;  // DecodeKind of the layer's page formats
 };
 enum DecodeKind : uint32_t {
-    kDecodePlain,     // native formats, FP16 parameters, one group in a page, no shared slots
-    kDecodeF8By32,    // native formats, FP8 parameters, groups of 32, one format of keys a head
-    kDecodeF8Narrow,  // native formats, FP8 parameters, no keys of 8 bits nor values of 8 and 4,
-                      // one group in a page or groups of multiples of 32, one format of keys a head
+    // Native formats; one group in a page and no shared slots.
+    kDecodePlain,        // FP16 parameters
+    kDecodePlainNarrow,  // the same, items of 16 columns, 4 and 2 bits, keys of at most kChunkBytes
+    kDecodeF8Plain,      // FP8 parameters, values of 1 bit too
+    // Native formats, FP8 parameters; heads with shared slots have one format of keys.
+    kDecodeF8By32,    // groups of 32
+    kDecodeF8Narrow,  // one group in a page or groups of multiples of 32, no keys of 8 bits nor
+                      // values of 8 and 4
     kDecodeF8Wide,    // the same with keys of 8 bits and values of 8 and 4
-    kDecodeF8,        // native formats, FP8 parameters
-    kDecodeF16,       // native formats, FP16 parameters
-    kDecodeF16Pages64,  // the same in shorter pages
+    // All native formats.
+    kDecodeF8,          // FP8 parameters
+    kDecodeF16,         // FP16 parameters; keys of 1 bit, under FP8 parameters too
+    kDecodeF16Pages64,  // in shorter pages, FP16 and FP8 parameters
     kDecodeF16Pages32,
     kDecodeNone  // others: left to launch_tile()
 };
@@ -86,6 +93,11 @@ constexpr uint32_t decode_page_tokens(uint32_t kind) {
 constexpr bool reads_all_formats(uint32_t kind) {
     return kind == kDecodeF8 || kind == kDecodeF16 || decode_page_tokens(kind) < 128;
 }
+// FP8 parameters are made FP16 numbers for these.
+constexpr bool widens_parameters(uint32_t kind) {
+    return kind == kDecodeF8Plain || kind == kDecodeF16 || decode_page_tokens(kind) < 128;
+}
+constexpr bool has_bit_keys(uint32_t kind) { return kind == kDecodeF16; }
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
@@ -95,6 +107,8 @@ bool decode_has_instance(uint32_t head_dim);
 constexpr uint32_t decode_warps(uint32_t head_dim, uint32_t tile_columns, uint32_t kind) {
     if (head_dim > 128)
         return head_dim <= 256 && tile_columns == 4 && kind == kDecodePlain ? 12 : 8;
+    if (kind == kDecodePlainNarrow)
+        return 12;
     if (tile_columns > 8)
         return head_dim > 64 ? 8 : 12;
     const bool is_wide = kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16;
@@ -126,12 +140,17 @@ constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) 
     return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
 }
 constexpr uint32_t kPad = 4;  // floats after a warp's outputs of a column, against bank conflicts
+// FP16 numbers made of a page's FP8 parameters, for each warp.
+constexpr uint32_t decode_widened_bytes(uint32_t key_metadata_bytes,
+                                        uint32_t value_metadata_bytes) {
+    return 2 * (key_metadata_bytes + value_metadata_bytes);
+}
 // Three copies of four columns, for each warp: pages of kinds of all formats whose order of
 // channels or shared slots are not those of their head.
 constexpr uint32_t decode_own_query_bytes(uint32_t head_dim) { return 3 * head_dim * 4 * 2; }
 constexpr uint32_t decode_ring_bytes(uint32_t key_metadata_bytes, uint32_t value_metadata_bytes,
-                                     uint32_t own_query_bytes) {
-    return 2 * kChunkBytes + key_metadata_bytes + value_metadata_bytes + own_query_bytes;
+                                     uint32_t own_bytes) {
+    return 2 * kChunkBytes + key_metadata_bytes + value_metadata_bytes + own_bytes;
 }
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns, uint32_t n_warps,
                                        uint32_t ring_bytes) {

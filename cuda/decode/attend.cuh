@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         memory + decode_query_bytes(Method::kStripCount * 16, Method::kColumns));
     uint8_t *rings = reinterpret_cast<uint8_t *>(kv_tiles + n_warps * kWarpKvTiles);
     const uint32_t ring_bytes =
-        decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes, args.own_query_bytes);
+        decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes, args.own_bytes);
     const Arrivals arrivals(shared_address(barriers + 2 * warp), lane);
     if (lane == 0)
         Arrivals::open(shared_address(barriers + 2 * warp));
@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         // Queries come first: after the copies of pages they would be late.
         load_queries<Method>(args, work_tile, item, n_history, reinterpret_cast<__half *>(memory),
                              columns, warp, n_warps, lane);
-        uint32_t n_mine =
-            find_kv_tiles<Method::kTokenTiles>(args, item, n_tokens, 0, mine, warp, n_warps, lane);
+        uint32_t n_mine = find_kv_tiles<Method::kTokenTiles, Method::kSkipsRawPages>(
+            args, item, n_tokens, 0, mine, warp, n_warps, lane);
         ring.start(n_mine);
         if (warp == n_warps - 1)
             read_slots<kStrips>(args, item, slots, lane);
@@ -249,8 +249,8 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
             if (n_mine < kWarpKvTiles)
                 break;
             turn += kWarpKvTiles;
-            n_mine = find_kv_tiles<Method::kTokenTiles>(args, item, n_tokens, turn, mine, warp,
-                                                        n_warps, lane);
+            n_mine = find_kv_tiles<Method::kTokenTiles, Method::kSkipsRawPages>(
+                args, item, n_tokens, turn, mine, warp, n_warps, lane);
             ring.start(n_mine);
         }
         __syncthreads();

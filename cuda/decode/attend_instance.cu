@@ -5,6 +5,7 @@
 
 #include "cuda/decode/attend.cuh"
 #include "cuda/decode/instances.h"
+#include "cuda/decode/sixteen_columns.cuh"
 #include "cuda/instances.h"
 
 namespace lk {
@@ -43,10 +44,9 @@ template <class Method, DecodeKind kKind>
 cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
     constexpr uint32_t kWarps = decode_warps(LK_CUDA_HEAD_DIM, Method::kColumns, kKind);
     constexpr auto kKernel = decode_kernel<Method, kWarps>;
-    const uint32_t bytes =
-        decode_shared_bytes(LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
-                            decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes,
-                                              args.own_query_bytes));
+    const uint32_t bytes = decode_shared_bytes(
+        LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
+        decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes, args.own_bytes));
     const cudaError_t error = allow_shared_memory<kKernel>();
     if (error)
         return error;
@@ -78,20 +78,30 @@ cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
             return launch_split_k<kDecodeF16Pages32>(args, stream);
     }
     if constexpr (has_split_k(LK_CUDA_HEAD_DIM, kDecodeF8Narrow)) {
-        if (args.kind == kDecodeF8Narrow)
-            return launch_split_k<kDecodeF8Narrow>(args, stream);
         if (args.kind == kDecodeF8Wide)
             return launch_split_k<kDecodeF8Wide>(args, stream);
-        if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
-            return launch_split_k<kDecodeF8By32>(args, stream);
+        if constexpr (has_special_f8(LK_CUDA_HEAD_DIM)) {
+            if (args.kind == kDecodeF8Narrow)
+                return launch_split_k<kDecodeF8Narrow>(args, stream);
+            if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
+                return launch_split_k<kDecodeF8By32>(args, stream);
+        }
     }
     if constexpr (has_all_kinds(LK_CUDA_HEAD_DIM)) {
-        if (args.kind == kDecodeF8By32)
-            return launch<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
-        if (args.tile_columns == 4)
-            return launch<ByBytes<kStrips>, kDecodePlain>(args, stream);
+        if (args.kind == kDecodePlain && args.tile_columns == 4)
+            return launch<ByBytes<kStrips, kDecodePlain>, kDecodePlain>(args, stream);
+    }
+    if constexpr (has_plain_f8(LK_CUDA_HEAD_DIM)) {
+        if (args.kind == kDecodeF8Plain)
+            return launch<ByBytes<kStrips, kDecodeF8Plain>, kDecodeF8Plain>(args, stream);
+    }
+    if constexpr (has_narrow_wide_items(LK_CUDA_HEAD_DIM)) {
+        if (args.kind == kDecodePlainNarrow)
+            return launch<BySixteen<kStrips>, kDecodePlainNarrow>(args, stream);
     }
     if constexpr (has_wide_items(LK_CUDA_HEAD_DIM)) {
+        if (args.kind == kDecodeF8By32)
+            return launch<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
         if (args.tile_columns > 8)
             return launch<ByF16<kStrips, 2, kDecodePlain>, kDecodePlain>(args, stream);
     }

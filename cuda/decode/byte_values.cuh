@@ -101,21 +101,21 @@ __device__ __forceinline__ void weigh_page(float (&x)[kPageTiles * 2], float eve
     }
 }
 
-// The sum of the weights, and their products with the midpoints of ranges. metadata 0: the page has
-// no ranges.
+// The sum of the weights, and their products with the midpoints of ranges. ranges 0: the page has
+// none.
 template <int kStrips>
-__device__ __forceinline__ void add_midpoints(const PageWeights &weights, uint32_t metadata,
-                                              uint32_t minima_offset, const ByteLane &lane,
+__device__ __forceinline__ void add_midpoints(const PageWeights &weights,
+                                              const F16Parameters &parameters, const ByteLane &lane,
                                               ByteAccumulator<kStrips> &g) {
     // Rows 0-3 are the midpoints of the lower eight tokens of each tile, rows 4-7 of the upper
     // ones.
-    const uint32_t from = metadata + (lane.t() * 4 + (lane.lane >> 4) * 2) * 2;
+    const uint32_t from = parameters.ranges + (lane.t() * 4 + (lane.lane >> 4) * 2) * 2;
     uint32_t midpoints[kPageTiles] = {};
-    if (metadata)
+    if (parameters.ranges)
 #pragma unroll
         for (int t = 0; t < kPageTiles; ++t)
             midpoints[t] = midpoint_of(load_shared1(from + t * 32),
-                                       load_shared1(from + minima_offset + t * 32));
+                                       load_shared1(from + parameters.minima_offset + t * 32));
     float c[4] = {};
 #pragma unroll
     for (int t = 0; t < kPageTiles; t += 2)
@@ -152,10 +152,12 @@ __device__ __forceinline__ void split_weights(const PageWeights &weights, uint32
 
 // Tile t of two strips, 32 channels, as an A fragment.
 template <int kBits>
-__device__ __forceinline__ void value_fragment(const uint4 (&first)[kBits / 2],
-                                               const uint4 (&second)[kBits / 2], int t,
+using StripWords = uint4[kLaneVectors<kBits, kPageTiles>];
+template <int kBits>
+__device__ __forceinline__ void value_fragment(const StripWords<kBits> &first,
+                                               const StripWords<kBits> &second, int t,
                                                uint32_t (&a)[4]) {
-    const auto word = [](const uint4(&w)[kBits / 2], int i) {
+    const auto word = [](const StripWords<kBits> &w, int i) {
         const uint4 &v = w[i / 4];
         return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
     };
@@ -166,13 +168,20 @@ __device__ __forceinline__ void value_fragment(const uint4 (&first)[kBits / 2],
         a[3] = word(second, 2 * t + 1);
         return;
     }
-    const uint32_t mask = kBits == 4 ? 0x0F0F0F0Fu : t % 2 ? 0x0C0C0C0Cu : 0x03030303u;
-    const int i = kBits == 4 ? t : t / 2;
+    const uint32_t mask = (kBits == 4   ? 0x0F0F0F0Fu
+                           : kBits == 2 ? 0x03030303u
+                                        : 0x01010101u)
+                          << bit_position(kBits, t);
+    const int i = t * kBits / 4;
     a[0] = word(first, i) & mask;
     a[1] = word(second, i) & mask;
     a[2] = word(first, i) >> 4 & mask;
     a[3] = word(second, i) >> 4 & mask;
 }
+
+// Where the codes of a word's tiles lie in its bytes.
+template <int kBits>
+constexpr int kCodePositions = kBits < 4 ? 4 / kBits : 1;
 
 // Two strips of values, the second of which may be missing.
 template <int kBits, bool kHasSecond>
@@ -181,25 +190,26 @@ __device__ __forceinline__ void multiply_value_strips(uint32_t words, const Byte
                                                       float (&second)[2]) {
     int32_t high[4] = {};
     int32_t low[4] = {};
-    uint4 first_words[kBits / 2];
-    uint4 second_words[kBits / 2];
+    StripWords<kBits> first_words, second_words;
 #pragma unroll
-    for (int v = 0; v < kBits / 2; ++v) {
-        first_words[v] = load_shared4(words + v * 512);
-        second_words[v] =
-            kHasSecond ? load_shared4(words + kBits * 256 + v * 512) : make_uint4(0, 0, 0, 0);
+    for (int v = 0; v < kLaneVectors<kBits, kPageTiles>; ++v) {
+        first_words[v] = load_vector<kBits, kPageTiles>(words + v * 512);
+        second_words[v] = kHasSecond ? load_vector<kBits, kPageTiles>(words + kBits * 256 + v * 512)
+                                     : make_uint4(0, 0, 0, 0);
     }
-    // Codes of 2 bits count four times as much in odd tiles, so the even ones go first.
-    constexpr int kTurns = kBits == 2 ? 2 : 1;
+    // Codes of 2 bits count four times as much in odd tiles, those of 1 bit 1, 2, 4 and 8 times as
+    // much, so those that count least go first.
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int turn = 0; turn < kCodePositions<kBits>; ++turn) {
 #pragma unroll
         for (int i = 0; turn && i < 4; ++i) {
-            high[i] *= 4;
-            low[i] *= 4;
+            high[i] *= 1 << kBits;
+            low[i] *= 1 << kBits;
         }
 #pragma unroll
-        for (int t = turn; t < kPageTiles; t += kTurns) {
+        for (int t = 0; t < kPageTiles; ++t) {
+            if (bit_position(kBits, t) != turn * kBits)
+                continue;
             uint32_t a[4];
             value_fragment<kBits>(first_words, second_words, t, a);
             mma_bytes(high, a[0], a[1], a[2], a[3], weights.high[t][0], weights.high[t][1]);
@@ -230,19 +240,20 @@ __device__ __forceinline__ int32_t sum_of(const ByteWeights &weights) {
 // the factors are multiplied by codes measured from their midpoint.
 template <int kBits, int kStrips>
 __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeights &weights,
-                                                     const ByteLane &lane,
+                                                     uint32_t ranges, const ByteLane &lane,
                                                      ByteAccumulator<kStrips> &g) {
     constexpr int kEach = kValueChunkBytes / (kBits * 256);
-    const uint32_t ranges = ring.value_metadata();
     const RangeScale scale = RangeScale::of_page(ranges, lane.lane);
     const float range_scale = scale.step_scale * weights.weight;
-    const float step_scale = range_scale * kStepFactor<kBits> * (kBits == 2 ? 0.25f : 1.0f);
+    // The last position counts most.
+    constexpr float kDown = 1.0f / (1 << (kCodePositions<kBits> - 1) * kBits);
+    const float step_scale = range_scale * kStepFactor<kBits> * kDown;
     ByteWeights bytes;
     split_weights(weights, ranges, scale, lane, bytes);
     g.below = fmaf(static_cast<float>(sum_of(bytes)), 0.5f * range_scale, g.below);
 #pragma unroll
     for (int first = 0; first < kStrips; first += kEach) {
-        const uint32_t words = ring.wait() + lane.lane * 16;
+        const uint32_t words = ring.wait() + lane.lane * kLaneBytes<kBits, kPageTiles>;
 #pragma unroll
         for (int s = first; s < first + kEach && s < kStrips; s += 2) {
             constexpr int kLast = kStrips - 1;

@@ -96,6 +96,10 @@ constexpr uint32_t kMask4 = 0x000F000Fu;
 constexpr uint32_t kMask2 = 0x00030003u;
 constexpr uint32_t kMask1 = 0x00010001u;
 __device__ __forceinline__ uint32_t mask2_of(int t) { return t % 2 ? kMask2 << 2 : kMask2; }
+// Bits that the codes of tile t lie above those of the first tile of their word.
+__device__ __forceinline__ int bit_position(uint32_t bits, int t) {
+    return bits == 1 ? 2 * (t % 2) + t / 2 % 2 : bits == 2 ? 2 * (t % 2) : 0;
+}
 template <int kTiles>
 __device__ __forceinline__ void multiply_byte_tile(float (&s)[kTiles][4], uint32_t low,
                                                    uint32_t high, const uint32_t (&b)[kTiles][2]) {
@@ -187,9 +191,7 @@ class KeyStrips {
   protected:
     static constexpr bool kCentred = kKind != kDecodeF8By32;
 
-    __device__ __forceinline__ uint32_t n_groups() const {
-        return kKind == kDecodePlain ? 1 : kF8Groups;
-    }
+    __device__ __forceinline__ uint32_t n_groups() const { return kIsPlain<kKind> ? 1 : kF8Groups; }
     // Those of the channels that lanes give, of k lane % 16. Matrices: k 0-7, k 8-15 to be folded,
     // k 0-7 again, k 8-15 as they are.
     __device__ __forceinline__ void load_queries(const Queries &queries, uint32_t channel, int n) {
@@ -206,7 +208,7 @@ class KeyStrips {
     }
     // Does a token group begin with this tile?
     __device__ __forceinline__ bool begins_group(uint32_t tile) const {
-        return kKind == kDecodePlain ? tile == 0 : !(tile * n_groups() & 7u);
+        return kIsPlain<kKind> ? tile == 0 : !(tile * n_groups() & 7u);
     }
     __device__ __forceinline__ uint32_t group_of(uint32_t tile) const {
         return tile * n_groups() >> 3;
@@ -214,7 +216,7 @@ class KeyStrips {
     // The products of the minima, or of the midpoints: rows of all groups.
     template <bool kMidpoints>
     __device__ __forceinline__ void add_lows(Work<kTiles> &out) {
-        const uint32_t group = kKind == kDecodePlain ? 0 : min(lane_ >> 2, n_groups() - 1u);
+        const uint32_t group = kIsPlain<kKind> ? 0 : min(lane_ >> 2, n_groups() - 1u);
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
             uint2 low =
@@ -235,7 +237,7 @@ class KeyStrips {
             return;
         const uint32_t group = group_of(tile);
         // -1/2, and 16 times as much where the queries are divided by 16.
-        const bool is_row = kKind == kDecodePlain || (lane_ >> 2) == group;
+        const bool is_row = kIsPlain<kKind> || (lane_ >> 2) == group;
         const uint32_t low = is_row ? 0xB800B800u : 0;
         const uint32_t high = !is_row ? 0 : kBits == 8 ? 0xB800B800u : 0xC800C800u;
 #pragma unroll
@@ -265,7 +267,7 @@ class KeyStrips {
 #pragma unroll
         for (int i = 0; i < 16 / kBits; ++i) {
             const int t = v * 16 / kBits + i;
-            if (kKind != kDecodePlain && kBits < 16 && t)
+            if (!kIsPlain<kKind> && kBits < 16 && t)
                 fold_ranges<kCentred>(t, out);
 #pragma unroll
             for (int n = 0; n < kCount; ++n) {
@@ -293,13 +295,17 @@ constexpr float kKeyScale =
     kBits == 16 ? 1.0f : 0x1p24f * kParameterScale<kKind> *kStepFactor<kBits>;
 
 // A packed page's products are logits of its columns times 1 / all; odd tiles are 1 / odd times as
-// large as the others. The factors of the last width count: the sums change with the width.
+// large as the others, every second two tiles 1 / second times. The factors of the last width
+// count: the sums change with the width.
 struct LogitScales {
     float all;
     float odd;
+    float second = 1.0f;
 };
 template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ LogitScales logit_scales(const Keys &keys) {
+__device__ __forceinline__ LogitScales logit_scales(const Keys &keys, uint32_t end2 = kStrips) {
+    if (kHasBitKeys<kKind> && end2 < kStrips)
+        return {kKeyScale<kKind, 1>, 0.25f, 0.5f};
     if (keys.end4 < kStrips)
         return {kKeyScale<kKind, 2>, 0.25f};
     if (keys.end8 < kStrips)

@@ -51,7 +51,7 @@ __device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g
 #pragma unroll
             for (int s = 0; s < kStrips; ++s) {
                 float low = g.midpoint[c][i];
-                if (kKind != kDecodePlain)
+                if (!kIsPlain<kKind>)
                     low = __shfl_sync(kAllLanes, low, (s / kF8GroupStrips * 4 + (lane & 3u)) & 31u);
                 if (!is_real)
                     continue;

@@ -19,6 +19,7 @@ class ByF16 {
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = kTiles * 8;
     static constexpr int kTokenTiles = kPageTiles;
+    static constexpr bool kSkipsRawPages = false;
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     // A query in shared memory, in its copies.
@@ -60,9 +61,10 @@ class ByF16 {
                                                              work);
             const Values values = read_values(kv_tile);
             (void)ring.wait();
-            weigh_packed<kStrips, kTiles, kKind>(keys, values, ring.value_metadata(),
-                                                 position.first_token, lane, rules, work, g_);
-            multiply_f16_values<kStrips, kTiles, kKind>(ring, values, lane, work, g_);
+            const uint32_t metadata = ring.value_metadata();
+            weigh_packed<kStrips, kTiles, kKind>(keys, values, metadata, position.first_token, lane,
+                                                 rules, work, g_);
+            multiply_f16_values<kStrips, kTiles, kKind>(ring, values, metadata, lane, work, g_);
         }
     }
 
@@ -75,12 +77,13 @@ class ByF16 {
     Accumulator<kStrips, kTiles> g_;
 };
 
-template <int kStrips>
+template <int kStrips, DecodeKind kKind>
 class ByBytes {
   public:
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 4;
     static constexpr int kTokenTiles = kPageTiles;
+    static constexpr bool kSkipsRawPages = false;
     static constexpr int kQueryShift = 0;
 
     // As ByF16 does, but each query column twice: for the two columns of a B fragment of bytes.
@@ -156,13 +159,13 @@ class ByBytes {
         {
             const Keys keys = read_keys(kv_tile);
             Work<1> work;
-            multiply_keys<kStrips, KeysByF16<1, kDecodePlain>>(ring, keys, queries, {slots},
-                                                               lane.lane, work);
+            multiply_keys<kStrips, KeysByF16<1, kKind>>(ring, keys, queries, {slots}, lane.lane,
+                                                        work);
             float x[kPageTiles * 2];
 #pragma unroll
             for (int i = 0; i < kPageTiles * 2; ++i)
                 x[i] = work.s[i / 2][0][i % 2 * 2];
-            const LogitScales scales = logit_scales<kStrips, kDecodePlain>(keys);
+            const LogitScales scales = logit_scales<kStrips, kKind>(keys);
             const float even = scales.all * factor;
             const float offset =
                 fmaf(work.midpoint[0][0], factor, rules.mask.columns[lane.t()].offset);
@@ -171,14 +174,20 @@ class ByBytes {
         }
         const Values values = read_values(kv_tile);
         (void)ring.wait();
-        add_midpoints(weights, values.bits == 16 ? 0 : ring.value_metadata(), values.minima_offset,
-                      lane, g_);
-        if (values.bits == 2)
-            multiply_byte_values<2>(ring, weights, lane, g_);
+        F16Parameters parameters = {ring.value_metadata(), values.minima_offset};
+        if (kWidens<kKind> && values.is_f8)
+            parameters = widened(parameters, ring.widened_values(), lane.lane);
+        const uint32_t ranges = parameters.ranges;
+        add_midpoints(weights, {values.bits == 16 ? 0 : ranges, parameters.minima_offset}, lane,
+                      g_);
+        if (kWidens<kKind> && values.bits == 1)
+            multiply_byte_values<1>(ring, weights, ranges, lane, g_);
+        else if (values.bits == 2)
+            multiply_byte_values<2>(ring, weights, ranges, lane, g_);
         else if (values.bits == 4)
-            multiply_byte_values<4>(ring, weights, lane, g_);
+            multiply_byte_values<4>(ring, weights, ranges, lane, g_);
         else if (values.bits == 8)
-            multiply_byte_values<8>(ring, weights, lane, g_);
+            multiply_byte_values<8>(ring, weights, ranges, lane, g_);
         else
             multiply_raw_page_values(ring, weights, lane, g_);
     }
@@ -196,6 +205,7 @@ class BySplitK {
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 4;
     static constexpr int kTokenTiles = kTilesOf<kKind>;
+    static constexpr bool kSkipsRawPages = false;
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
@@ -287,6 +297,7 @@ class BySplitK {
                                                     const LogitRules &rules) {
         uint32_t pairs[kTokenTiles];
         float weight_scale;
+        uint32_t metadata = ring.value_metadata();
         Work<1, kTokenTiles> work;
         {
             const Keys keys = read_keys(kv_tile);
@@ -301,21 +312,31 @@ class BySplitK {
             multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, {slots}, lane.lane,
                                                         work);
             float x[kTokenTiles * 2];
-            finish_split_k<kStrips, kKind>(keys, work, position.first_token, lane, rules, x);
-            weight_scale = make_weights(ring, read_values(kv_tile), lane, x, pairs);
+            finish_split_k<kStrips, kKind>(keys, kv_tile, work, position.first_token, lane, rules,
+                                           x);
+            if (kWidens<kKind> && read_values(kv_tile).is_f8) {
+                (void)ring.wait();
+                const Values values = read_values(kv_tile);
+                metadata =
+                    widened({metadata, values.minima_offset}, ring.widened_values(), lane.lane)
+                        .ranges;
+            }
+            weight_scale = make_weights(ring, read_values(kv_tile), metadata, lane, x, pairs);
         }
-        const Values values = read_values(kv_tile);
+        Values values = read_values(kv_tile);
+        if (kWidens<kKind> && values.is_f8)
+            values.minima_offset *= 2;
         (void)ring.wait();
-        add_split_k_minima<kStrips>(pairs, values, ring.value_metadata(), weight_scale, lane, g_);
+        add_split_k_minima<kStrips>(pairs, values, metadata, weight_scale, lane, g_);
         if (kHasAnyGroups<kKind>)
             value_group_strips_ = min(value_group_strips_, values.group_strips);
-        multiply_split_k_values<kStrips>(ring, values, pairs, lane, work, g_);
+        multiply_split_k_values<kStrips>(ring, values, metadata, pairs, lane, work, g_);
     }
 
     // Logits to weights, which are 1 / the returned scale of what they stand for. Where FP16 ranges
     // are large, weights stay below 1.
     __device__ __forceinline__ float make_weights(const Ring &ring, const Values &values,
-                                                  const ByteLane &lane,
+                                                  uint32_t metadata, const ByteLane &lane,
                                                   const float (&x)[kTokenTiles * 2],
                                                   uint32_t (&pairs)[kTokenTiles]) {
         float most[2] = {kHidden, kHidden};
@@ -325,7 +346,7 @@ class BySplitK {
         bool is_large = false;
         if (!kHasF8<kKind>) {
             (void)ring.wait();
-            is_large = has_large_ranges<kKind>(values, ring.value_metadata(), lane.lane);
+            is_large = has_large_ranges<kKind>(values, metadata, lane.lane);
         }
         const float scale = is_large ? 1.0f : kSplitKScale<kKind>;
         const float parameter_scale = values.bits < 16 ? kParameterScale<kKind> : 1.0f;

@@ -75,18 +75,38 @@ __device__ __forceinline__ void scale_to_2(const Keys &keys, WorkOf<By> &work) {
     work.scale(from / kKeyScale<kKind, 2>, 4.0f * (from / kKeyScale<kKind, 2>));
 }
 
+// The sums of wider strips, on the scale of strips of 1 bit, from that of 2 bits.
+template <class By>
+__device__ __forceinline__ void scale_to_1(WorkOf<By> &work) {
+    constexpr float kEven = kKeyScale<By::kKind, 2> / kKeyScale<By::kKind, 1>;
+#pragma unroll
+    for (int t = 0; t < By::kTokenTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            work.s[t][0][i] *= t / 2 % 2 ? 2.0f * kEven : kEven;
+}
+
 // Keys of a packed page.
 template <int kStrips, class By>
-__device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, const Queries &queries,
+__device__ __forceinline__ void multiply_keys(Ring &ring, Keys keys, const Queries &queries,
                                               Slots<kStrips> slots, uint32_t lane,
                                               WorkOf<By> &work) {
     constexpr DecodeKind kKind = By::kKind;
-    const uint32_t metadata = ring.key_metadata();
+    uint32_t metadata = ring.key_metadata();
     const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;
     if (keys.permutation_offset)
         slots.address = metadata + keys.permutation_offset;
     else if (keys.end16 == kStrips)
         slots.address += Slots<kStrips>::kRawOffset;
+    if (kWidens<kKind> && keys.is_f8) {
+        (void)ring.wait();
+        const F16Parameters parameters =
+            widened({metadata, keys.minima_offset}, ring.widened_keys(), lane);
+        metadata = parameters.ranges;
+        keys.minima_offset = parameters.minima_offset;
+    }
+    const uint32_t end2 =
+        kHasBitKeys<kKind> ? load_shared_byte(ring.kv_tile() + kEnd2Offset) : kStrips;
     work.clear();
     uint32_t strip = 0;
 #pragma unroll 1
@@ -113,10 +133,16 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, cons
                               work);
         if (strip && strip == keys.end4 && words < end && strip < kStrips)
             scale_to_2<By>(keys, work);
-        if constexpr (kKind != kDecodePlain)
+        if constexpr (!kIsPlain<kKind>)
             multiply_shared<By>(keys, queries, metadata, slots, lane, end, strip, words, work);
-        multiply_width<2, By>(keys, queries, metadata, slots, kStrips, lane, end, strip, words,
-                              work);
+        multiply_width<2, By>(keys, queries, metadata, slots, end2, lane, end, strip, words, work);
+        if constexpr (kHasBitKeys<kKind>) {
+            if (strip && strip == end2 && words < end && strip < kStrips)
+                scale_to_1<By>(work);
+            if (strip >= end2)
+                multiply_width<1, By>(keys, queries, metadata, slots, kStrips, lane, end, strip,
+                                      words, work);
+        }
         ring.next();
         if (strip == kStrips)
             return;

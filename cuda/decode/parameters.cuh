@@ -22,9 +22,13 @@ constexpr float kParameterScale = static_cast<float>(1 << kParameterShift<kKind>
 template <DecodeKind kKind>
 constexpr uint32_t kParameterBytes = kHasF8<kKind> ? 1 : 2;
 
+// Kinds of pages with one group and without shared slots.
+template <DecodeKind kKind>
+constexpr bool kIsPlain =
+    kKind == kDecodePlain || kKind == kDecodePlainNarrow || kKind == kDecodeF8Plain;
 // Kinds that read the numbers of groups from each page.
 template <DecodeKind kKind>
-constexpr bool kHasAnyGroups = kKind != kDecodePlain &&kKind != kDecodeF8By32;
+constexpr bool kHasAnyGroups = !kIsPlain<kKind> && kKind != kDecodeF8By32;
 // Kinds of all native formats: keys of 8 bits, values of 8 and 4 bits, groups of 16, and pages of a
 // head whose keys have different formats or permutations of their own too.
 template <DecodeKind kKind>
@@ -32,6 +36,9 @@ constexpr bool kHasAllFormats = reads_all_formats(kKind);
 // Tiles of 16 tokens of a packed page.
 template <DecodeKind kKind>
 constexpr int kTilesOf = decode_page_tokens(kKind) / 16;
+// Kinds with keys of 1 bit.
+template <DecodeKind kKind>
+constexpr bool kHasBitKeys = has_bit_keys(kKind);
 
 // Groups of pages of kDecodeF8By32.
 constexpr uint32_t kF8Groups = 4;       // of tokens
@@ -47,6 +54,33 @@ __device__ __forceinline__ uint32_t f8_ranges(uint32_t bytes, BytePair pair) {
 __device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
     const uint32_t bits = __byte_perm(bytes, 0, pair) << 7;
     return bits + (bits & 0x40004000u);  // the signs go from bit 14 to bit 15
+}
+
+// Kinds whose FP8 parameters are widened to FP16 once a page, by the warp, into memory of its own,
+// which costs some 60 instructions of 1500 for a page of one group.
+template <DecodeKind kKind>
+constexpr bool kWidens = widens_parameters(kKind);
+struct F16Parameters {
+    uint32_t ranges;         // shared
+    uint32_t minima_offset;  // bytes
+};
+static __device__ __noinline__ void widen_parameters(uint32_t from, uint32_t to, uint32_t n_bytes,
+                                                     uint32_t lane) {
+    constexpr uint32_t kUp = 0x58005800u;  // 2^7
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = lane * 4; i < n_bytes; i += kWarp * 4) {
+        const uint32_t bytes = load_shared1(from + i);
+        *static_cast<uint2 *>(__cvta_shared_to_generic(to + i * 2)) =
+            make_uint2(multiply_f16(f8_minima(bytes, kLowPair), kUp),
+                       multiply_f16(f8_minima(bytes, kHighPair), kUp));
+    }
+    __syncwarp();
+}
+__device__ __forceinline__ F16Parameters widened(const F16Parameters &f8, uint32_t to,
+                                                 uint32_t lane) {
+    widen_parameters(f8.ranges, to, 2 * f8.minima_offset, lane);
+    return {to, 2 * f8.minima_offset};
 }
 
 // Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of FP16

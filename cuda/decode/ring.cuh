@@ -48,7 +48,7 @@ __device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate 
         // Factors of shared slots are among what was laid out.
         if (kv_tile.n_shared != common.kv_tile.n_shared ||
             (kv_tile.n_shared && kv_tile.end4 != common.kv_tile.end4))
-            kv_tile.has_own_order = 1;
+            kv_tile.flags |= kHasOwnOrder;
     }
     kv_tile.side[0].metadata = entry.key_metadata;
     kv_tile.side[1].metadata = entry.value_metadata;
@@ -64,14 +64,15 @@ __device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &bloc
     kv_tile.side[0] = {0, 0, bytes, kRawStrips * 512, 0};
     kv_tile.side[1] = {0, 0, bytes, kRawStrips * 512, 0};
     kv_tile.strip_stride = tiles * 512;
-    kv_tile.is_raw = 1;
+    kv_tile.is_raw = kRawTile;
     kv_tile.tile = static_cast<uint8_t>(tile);
     return kv_tile;
 }
 
 // The warp's KV tiles of an item from its own index `turn` on: every n_warps-th one is. Returns
-// how many there are, at most kWarpKvTiles. A raw block counts as kRowTiles of them.
-template <uint32_t kRowTiles>
+// how many there are, at most kWarpKvTiles. A raw block counts as kRowTiles of them. The ring does
+// not copy pages at 16 bits among packed ones where kSkipsRawPages is true.
+template <uint32_t kRowTiles, bool kSkipsRawPages>
 __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
                                          uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
                                          uint32_t warp, uint32_t n_warps, uint32_t lane) {
@@ -91,6 +92,10 @@ __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem 
         kv_tile.side[0].payload = source.entry.key_payload + offset;
         kv_tile.side[1].payload = source.entry.value_payload + offset;
         kv_tile.first_token = source.block.first_token;
+        if (kSkipsRawPages && !is_raw && kv_tile.value_bits == 16) {
+            kv_tile.side[0].bytes = kv_tile.side[1].bytes = 0;
+            kv_tile.is_raw = kRawPage;
+        }
         kv_tiles[lane] = kv_tile;
     }
     __syncwarp();
@@ -144,7 +149,8 @@ class Arrivals {
         copy_by_lanes(to + lane_ * 16, from + lane_ * 16, stride, n);
     }
     __device__ __forceinline__ void close() const { commit_copies(); }
-    // Wait until the copies of a slot, in its use `use`, are there.
+    // Wait until the copies of a slot, in its use `use`, are there; kLater were issued after them.
+    template <int kLater>
     __device__ __forceinline__ void wait(uint32_t slot, uint32_t use) const {
         asm volatile(
             "{\n.reg .pred there;\nagain:\n"
@@ -152,7 +158,7 @@ class Arrivals {
                 barriers_ + slot * 8),
             "r"(use & 1u)
             : "memory");
-        wait_copies<1>();
+        wait_copies<kLater>();
         __syncwarp();
     }
 
@@ -179,8 +185,9 @@ class Arrivals {
         copy_by_lanes(to + lane_ * 16, from + lane_ * 16, stride, n);
     }
     __device__ __forceinline__ void close() const { commit_copies(); }
+    template <int kLater>
     __device__ __forceinline__ void wait(uint32_t, uint32_t) const {
-        wait_copies<1>();
+        wait_copies<kLater>();
         __syncwarp();
     }
 
@@ -193,14 +200,16 @@ class Arrivals {
 class Ring {
   public:
     // KV tiles: shared, the warp's. memory: shared, two slots of kChunkBytes, then the metadata of
-    // keys, then of values, then queries in the order of a page of its own.
+    // keys, then of values, then what the warp makes of a page: queries in its order, parameters.
     __device__ __forceinline__ Ring(uint32_t kv_tiles, uint32_t memory, const DecodeArgs &args,
                                     const Arrivals &arrivals)
         : arrivals_(arrivals),
           kv_tiles_(kv_tiles),
           memory_(memory),
           value_metadata_(memory + 2 * kChunkBytes + args.key_metadata_bytes),
-          own_queries_(value_metadata_ + args.value_metadata_bytes) {}
+          own_(value_metadata_ + args.value_metadata_bytes),
+          widened_(own_ + args.own_bytes -
+                   decode_widened_bytes(args.key_metadata_bytes, args.value_metadata_bytes)) {}
 
     // Start the first n_kv_tiles KV tiles; all earlier ones are used up. A call of follow() comes
     // later, before the first wait(), so that the copies that all warps need first are not delayed.
@@ -220,8 +229,13 @@ class Ring {
     // Wait for the chunk that is used next; returns its address.
     __device__ __forceinline__ uint32_t wait() const {
         const uint32_t slot = used_ & 1u;
-        arrivals_.wait(slot, used_ >> 1);
+        arrivals_.wait<1>(slot, used_ >> 1);
         return memory_ + slot * kChunkBytes;
+    }
+    // Wait for the chunk after that one, too.
+    __device__ __forceinline__ void wait_after() const {
+        const uint32_t use = used_ + 1;
+        arrivals_.wait<0>(use & 1u, use >> 1);
     }
     // The chunk is used up: copy another one over it.
     __device__ __forceinline__ void next() {
@@ -231,7 +245,11 @@ class Ring {
     }
     __device__ __forceinline__ uint32_t key_metadata() const { return memory_ + 2 * kChunkBytes; }
     __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
-    __device__ __forceinline__ uint32_t own_queries() const { return own_queries_; }
+    __device__ __forceinline__ uint32_t own_queries() const { return own_; }
+    __device__ __forceinline__ uint32_t widened_keys() const { return widened_; }
+    __device__ __forceinline__ uint32_t widened_values() const {
+        return widened_ + 2 * (value_metadata_ - key_metadata());
+    }
 
   private:
     // side_address_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
@@ -285,7 +303,8 @@ class Ring {
     const uint32_t kv_tiles_;
     const uint32_t memory_;
     const uint32_t value_metadata_;
-    const uint32_t own_queries_;
+    const uint32_t own_;
+    const uint32_t widened_;
     uint32_t side_address_ = 0;  // of the next copy
     uint32_t using_ = 0;         // the KV tile at use
     uint32_t end_ = 0;
@@ -303,12 +322,14 @@ struct Keys {
     uint32_t n_groups;
     uint32_t n_shared;
     bool has_own_order;
+    bool is_f8;
 };
 struct Values {
     uint32_t minima_offset;
     uint32_t bits;
     uint32_t n_groups;
     uint32_t group_strips;
+    bool is_f8;
 };
 struct Position {
     uint32_t first_token;  // of the block
@@ -321,12 +342,19 @@ __device__ __forceinline__ Position read_position(uint32_t kv_tile) {
 }
 __device__ __forceinline__ Keys read_keys(uint32_t kv_tile) {
     const uint4 s = load_shared4(kv_tile + 64);
-    return {s.y & 0xFFFFu, s.x & 0xFFFFu,     s.y >> 16 & 0xFFu, s.y >> 24,
-            s.z & 0xFFu,   s.z >> 16 & 0xFFu, s.w >> 16,         (s.z >> 8 & 0xFFu) != 0};
+    return {s.y & 0xFFFFu,
+            s.x & 0xFFFFu,
+            s.y >> 16 & 0xFFu,
+            s.y >> 24,
+            s.z & 0xFFu,
+            s.z >> 16 & 0xFFu,
+            s.w >> 16,
+            (s.z >> 8 & kHasOwnOrder) != 0,
+            (s.z >> 8 & kHasF8Keys) != 0};
 }
 __device__ __forceinline__ Values read_values(uint32_t kv_tile) {
     const uint4 s = load_shared4(kv_tile + 64);
-    return {s.x >> 16, s.w >> 8 & 0xFFu, s.z >> 24, s.w & 0xFFu};
+    return {s.x >> 16, s.w >> 8 & 0xFFu, s.z >> 24, s.w & 0xFFu, (s.z >> 8 & kHasF8Values) != 0};
 }
 
 }  // namespace cuda

@@ -223,6 +223,8 @@ class SplitKKeyStrips {
                 multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
             } else if (kBits == 4) {
                 multiply_tile(out.s[t], word[i], kMask4, folded_[n]);
+            } else if (kBits == 1) {
+                multiply_tile(out.s[t], word[i / 4], kMask1 << bit_position(1, t), folded_[n]);
             } else {
                 multiply_tile(out.s[t], word[i / 2], mask2_of(i), folded_[n]);
             }

@@ -103,13 +103,15 @@ __device__ __forceinline__ void finish_page_apart(float (&x)[kCount], const Logi
 
 // Products of a packed page become logits.
 template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ void finish_split_k(const Keys &keys,
+__device__ __forceinline__ void finish_split_k(const Keys &keys, uint32_t kv_tile,
                                                const Work<1, kTilesOf<kKind>> &work,
                                                uint32_t first_token, const ByteLane &lane,
                                                const LogitRules &rules,
                                                float (&x)[kTilesOf<kKind> * 2]) {
     constexpr int kTokenTiles = kTilesOf<kKind>;
-    const LogitScales scales = logit_scales<kStrips, kKind>(keys);
+    const uint32_t end2 =
+        kHasBitKeys<kKind> ? load_shared_byte(kv_tile + kEnd2Offset) : uint32_t{kStrips};
+    const LogitScales scales = logit_scales<kStrips, kKind>(keys, end2);
     const Column &column = rules.mask.columns[lane.t()];
     const float even = column.factor * scales.all;
     const float odd = even * scales.odd;
@@ -134,7 +136,8 @@ __device__ __forceinline__ void finish_split_k(const Keys &keys,
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
         const float(&s)[4] = work.s[t][0];
-        const float factor = t % 2 ? odd : even;
+        const float second = kHasBitKeys<kKind> && t / 2 % 2 ? scales.second : 1.0f;
+        const float factor = (t % 2 ? odd : even) * second;
         const float low = tile_lows[t];
         x[2 * t] = fmaf(s[0] + s[1], factor, low);
         x[2 * t + 1] = fmaf(s[2] + s[3], factor, low);
@@ -210,14 +213,11 @@ __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kTilesOf<
 
 // Values of a packed page.
 template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ void multiply_split_k_values(Ring &ring, const Values &values,
-                                                        const uint32_t (&pairs)[kTilesOf<kKind>],
-                                                        const ByteLane &lane,
-                                                        Work<1, kTilesOf<kKind>> &work,
-                                                        SplitKAccumulator<kStrips, kKind> &g) {
+__device__ __forceinline__ void multiply_split_k_values(
+    Ring &ring, const Values &values, uint32_t metadata, const uint32_t (&pairs)[kTilesOf<kKind>],
+    const ByteLane &lane, Work<1, kTilesOf<kKind>> &work, SplitKAccumulator<kStrips, kKind> &g) {
     constexpr int kTokenTiles = kTilesOf<kKind>;
     constexpr uint32_t kTileBytes = 16 * kParameterBytes<kKind>;
-    const uint32_t metadata = ring.value_metadata();
     spread_split_k<kKind>(pairs, values.bits, lane, work);
     multiply_values<kStrips, 1, kKind>(ring, values, lane.lane, work, g.o, [&](uint32_t group) {
         const uint32_t ranges = metadata + group * kTokenTiles * kTileBytes;

@@ -18,11 +18,6 @@ namespace cuda {
 __device__ __forceinline__ uint32_t powers_of_two(int n) {
     return static_cast<uint32_t>(15 + n) << 10 | static_cast<uint32_t>(15 + n) << 26;
 }
-// Bits that the codes of tile t lie above those of the first tile of their word.
-__device__ __forceinline__ int bit_position(uint32_t bits, int t) {
-    return bits == 1 ? 2 * (t % 2) + t / 2 % 2 : bits == 2 ? 2 * (t % 2) : 0;
-}
-
 // Weights times the factors of the codes' positions, where ranges follow for each channel group.
 template <int kTiles>
 __device__ __forceinline__ void fold_positions(const Values &values, Work<kTiles> &work) {
@@ -152,7 +147,7 @@ __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t fr
     for (int s = 0; s < kStrips; ++s) {
         // Groups of 16 channels begin with odd strips too.
         const bool can_begin =
-            kKind != kDecodePlain && kBits < 16 && (s % 2 == 0 || kHasAllFormats<kKind>);
+            !kIsPlain<kKind> && kBits < 16 && (s % 2 == 0 || kHasAllFormats<kKind>);
         const bool begins = can_begin && s == next_group;
         if (begins)
             next_group += group_strips<kKind>(values);
@@ -184,12 +179,13 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
     constexpr uint32_t kMore = kPageTiles / kTokenTiles;  // strips of shorter pages
     static_assert(kValueChunkBytes == 4096, "16 bits of strips");
     constexpr bool kHasWideValues = kKind != kDecodeF8Narrow;  // of 4 and 8 bits
+    constexpr bool kHasBit = kHasAnyGroups<kKind> && kTokenTiles > 2;
     const uint32_t each = values.bits == 1   ? 16 * kMore
                           : values.bits == 2 ? 8 * kMore
                           : values.bits == 4 ? 4 * kMore
                           : values.bits == 8 ? 2 * kMore
                                              : kMore;
-    if (kKind == kDecodePlain && values.bits < 16)
+    if (kIsPlain<kKind> && values.bits < 16)
         fold(0);
     uint32_t from = 0;
 #pragma unroll 1
@@ -203,7 +199,7 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
             multiply_chunk<kBits, kStrips, kTiles, kKind>(
                 values, from, to, kBytes == 16 ? words : chunk + lane * kBytes, work, o, fold);
         };
-        if (kHasAnyGroups<kKind> && kTokenTiles > 2 && values.bits == 1)
+        if (kHasBit && values.bits == 1)
             multiply(Width<1>{});
         else if (values.bits == 2)
             multiply(Width<2>{});
@@ -222,10 +218,10 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
 
 // The same, through FP16 products.
 template <int kStrips, int kTiles, DecodeKind kKind>
-__device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &values, uint32_t lane,
+__device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &values,
+                                                    uint32_t metadata, uint32_t lane,
                                                     Work<kTiles> &work,
                                                     Accumulator<kStrips, kTiles> &g) {
-    const uint32_t metadata = ring.value_metadata();
     if constexpr (kKind == kDecodeF8By32) {
         fold_positions(values, work);
         multiply_values<kStrips, kTiles, kKind>(ring, values, lane, work, g.o, [&](uint32_t group) {

@@ -159,9 +159,8 @@ __device__ __forceinline__ void add_lows(const float (&factor)[kTiles][2],
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const float low = kKind == kDecodePlain
-                                      ? offset[c][i]
-                                      : __shfl_sync(kAllLanes, offset[c][i], from);
+                const float low =
+                    kIsPlain<kKind> ? offset[c][i] : __shfl_sync(kAllLanes, offset[c][i], from);
                 work.s[t][c][i] = fmaf(work.s[t][c][i], factor[c][i] * scale, low);
                 work.s[t][c][2 + i] = fmaf(work.s[t][c][2 + i], factor[c][i] * scale, low);
             }
@@ -209,7 +208,7 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
                 offset[c][i] = 0.0f;
             }
     };
-    const bool are_rounded = kKind != kDecodePlain || finishes;
+    const bool are_rounded = !kIsPlain<kKind> || finishes;
     if (are_rounded)
         round_logits();
     if (finishes)
@@ -248,14 +247,14 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
     // The sum of the weights, and their products with the midpoints, or the minima.
     float sums[kTiles][4] = {};
     const uint32_t group =
-        kKind == kDecodePlain ? 0 : min(lane >> 2, values_groups<kStrips, kKind>(values) - 1u);
+        kIsPlain<kKind> ? 0 : min(lane >> 2, values_groups<kStrips, kKind>(values) - 1u);
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         uint2 z = make_uint2(0, 0);
         if (values.bits < 16) {
             const uint32_t index = group * 128 + t * 16 + (lane & 3u) * 4;
             z = load_minima<kKind>(metadata + values.minima_offset, index);
-            if (kKind == kDecodePlain) {
+            if (kIsPlain<kKind>) {
                 const uint2 r = load_ranges<kKind>(metadata, index);
                 z = make_uint2(midpoint_of(r.x, z.x), midpoint_of(r.y, z.y));
             }

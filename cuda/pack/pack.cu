@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/launch.h"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/pack/page.cuh"
 #include "cuda/pack/rows.cuh"
 
@@ -120,13 +121,8 @@ __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constan
 }
 
 cudaError_t launch(const PackArgs &args, const dim3 &grid, uint32_t head_dim, cudaStream_t stream) {
-    const uint32_t n_bytes = make_space(head_dim, args.page_tokens, args.n_entries).end;
-    const cudaError_t error = cudaFuncSetAttribute(
-        pack_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
-    if (error != cudaSuccess)
-        return error;
-    pack_kernel<<<grid, pack_threads(head_dim, args.page_tokens), n_bytes, stream>>>(args);
-    return cudaGetLastError();
+    return launch_kernel(pack_kernel, grid, pack_threads(head_dim, args.page_tokens),
+                         make_space(head_dim, args.page_tokens, args.n_entries).end, stream, args);
 }
 
 }  // namespace

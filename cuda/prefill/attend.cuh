@@ -8,6 +8,7 @@
 #ifndef LK_CUDA_PREFILL_ATTEND_CUH
 #define LK_CUDA_PREFILL_ATTEND_CUH
 
+#include "cuda/launch_kernel.cuh"
 #include "cuda/prefill/instances.h"
 #include "cuda/prefill/output.cuh"
 #include "cuda/prefill/queries.cuh"
@@ -334,14 +335,9 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
 
 template <int kStrips, bool kExact>
 cudaError_t launch_tile_kernel(const TileArgs &args, const TileGrid &grid, cudaStream_t stream) {
-    const auto kernel = attend_tile<kStrips, kExact>;
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes));
-    if (error != cudaSuccess)
-        return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
-    kernel<<<blocks, grid.n_warps * kWarp, grid.shared_bytes, stream>>>(args, grid);
-    return cudaGetLastError();
+    return launch_kernel(attend_tile<kStrips, kExact>, blocks, grid.n_warps * kWarp,
+                         grid.shared_bytes, stream, args, grid);
 }
 
 }  // namespace cuda

@@ -10,6 +10,7 @@
 #define LK_CUDA_PREFILL_ATTEND_GROUPS_CUH
 
 #include "cuda/instances.h"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/prefill/pass_columns.cuh"
 #include "cuda/prefill/pass_stages.cuh"
 #include "cuda/prefill/wgmma.cuh"
@@ -318,14 +319,8 @@ template <int kStrips>
 cudaError_t launch_groups_kernel(const TileArgs &args, const PagePass &pass, cudaStream_t stream) {
     if constexpr (has_groups(kStrips * LK_STRIP_CHANNELS)) {
         constexpr uint32_t kBytes = GroupsShape<kStrips>::kBytes;
-        const auto kernel = attend_groups<kStrips>;
-        const cudaError_t error = cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
-        if (error != cudaSuccess)
-            return error;
-        const dim3 blocks(pass.n_tiles * args.n_splits, pass.n_pairs);
-        kernel<<<blocks, kGroupsThreads, kBytes, stream>>>(args, pass);
-        return cudaGetLastError();
+        return launch_kernel(attend_groups<kStrips>, pass_blocks(args, pass), kGroupsThreads,
+                             kBytes, stream, args, pass);
     } else {
         return cudaErrorInvalidConfiguration;
     }

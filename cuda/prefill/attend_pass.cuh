@@ -11,6 +11,7 @@
 #define LK_CUDA_PREFILL_ATTEND_PASS_CUH
 
 #include "cuda/instances.h"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/prefill/pass_columns.cuh"
 #include "cuda/prefill/pass_stages.cuh"
 
@@ -234,14 +235,8 @@ cudaError_t launch_pass_kernel(const TileArgs &args, const PagePass &pass, cudaS
         using Shape = PassShape<kStrips>;
         constexpr uint32_t kBytes =
             kLongWarps * Shape::kRows * kStrips * kTileBytes + 2 * Shape::kSideBytes;
-        const auto kernel = attend_pass<kStrips>;
-        const cudaError_t error = cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
-        if (error != cudaSuccess)
-            return error;
-        const dim3 blocks(pass.n_tiles * args.n_splits, pass.n_pairs);
-        kernel<<<blocks, kLongWarps * kWarp, kBytes, stream>>>(args, pass);
-        return cudaGetLastError();
+        return launch_kernel(attend_pass<kStrips>, pass_blocks(args, pass), kLongWarps * kWarp,
+                             kBytes, stream, args, pass);
     } else {
         return cudaErrorInvalidConfiguration;
     }

@@ -18,6 +18,9 @@ struct PassPosition {
     uint32_t split;
 };
 
+inline dim3 pass_blocks(const TileArgs &args, const PagePass &pass) {
+    return {pass.n_tiles * args.n_splits, pass.n_pairs};
+}
 // Most tokens are visible to the last columns: their thread blocks start first.
 __device__ inline PassPosition pass_position(const TileArgs &args, const PagePass &pass) {
     return {pass.first_pair + blockIdx.y, pass.n_tiles - 1 - blockIdx.x / args.n_splits,

@@ -6,6 +6,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fragment.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/prefill/load.cuh"
 #include "cuda/prefill/slots.cuh"
 
@@ -207,14 +208,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t launch_unpack_pass(const TileArgs &args, const PagePass &pass, cudaStream_t stream) {
-    const uint32_t n_bytes = slot_bytes(args.layer.head_dim) / 2;
-    const cudaError_t error = cudaFuncSetAttribute(
-        unpack_pass, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
-    if (error != cudaSuccess)
-        return error;
-    const dim3 blocks(pass.n_pages, pass.n_pairs, 2);
-    unpack_pass<<<blocks, kThreads, n_bytes, stream>>>(args, pass);
-    return cudaGetLastError();
+    return launch_kernel(unpack_pass, dim3(pass.n_pages, pass.n_pairs, 2), kThreads,
+                         slot_bytes(args.layer.head_dim) / 2, stream, args, pass);
 }
 
 }  // namespace cuda

@@ -3,6 +3,7 @@
 // A thread block takes the keys or the values of a run of a pair's new tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "cuda/launch_kernel.cuh"
 #include "cuda/pack/rows.cuh"
 #include "cuda/prefill/slots.cuh"
 
@@ -58,15 +59,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t launch_unpack_rows(const TileArgs &args, const PagePass &pass, cudaStream_t stream) {
-    const uint32_t n_bytes = 2 * kSlotTokens * image_row_values(args.layer.head_dim);
-    const cudaError_t error = cudaFuncSetAttribute(
-        unpack_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
-    if (error != cudaSuccess)
-        return error;
     const NewTokens tokens =
         new_tokens(args.step, args.layer, pass.k, pass.v, {}, args.n_sequences, args.n_tokens);
-    unpack_rows<<<dim3(pass.n_pages, pass.n_pairs, 2), kThreads, n_bytes, stream>>>(tokens, pass);
-    return cudaGetLastError();
+    return launch_kernel(unpack_rows, dim3(pass.n_pages, pass.n_pairs, 2), kThreads,
+                         2 * kSlotTokens * image_row_values(args.layer.head_dim), stream, tokens,
+                         pass);
 }
 
 }  // namespace cuda

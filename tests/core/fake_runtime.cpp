@@ -345,7 +345,7 @@ void check_shape(const DecodeArgs &args) {
     assert_true(n_blocks * decode_shared_bytes(
                                args.layer.head_dim, args.tile_columns, args.n_warps,
                                decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes,
-                                                 args.own_query_bytes)) <=
+                                                 args.own_bytes)) <=
                 kSharedBytes);
 }
 

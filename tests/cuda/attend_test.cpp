@@ -52,6 +52,8 @@ void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
 void short_pages_match_reference(void **) { check_shapes(short_page_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
+void wide_items_match_reference(void **) { check_shapes(wide_item_cases()); }
+void plain_f8_pages_match_reference(void **) { check_shapes(plain_f8_cases()); }
 // The sanitizer has some of the fast kernel and of the general one.
 void wide_heads_match_reference(void **) {
     CudaDevice cuda(kind());
@@ -79,6 +81,8 @@ int main(int argc, char **argv) {
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
+        cmocka_unit_test(wide_items_match_reference),
+        cmocka_unit_test(plain_f8_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(common_shapes_match_reference),

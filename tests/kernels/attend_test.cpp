@@ -123,6 +123,8 @@ void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
+void wide_items_match_reference(void **) { check_shapes(every_case(wide_item_cases(), 3)); }
+void plain_f8_pages_match_reference(void **) { check_shapes(every_case(plain_f8_cases(), 3)); }
 void wide_heads_match_reference(void **) { check_shapes(wide_cases()); }
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
 void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
@@ -176,6 +178,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),
+        cmocka_unit_test(wide_items_match_reference),
+        cmocka_unit_test(plain_f8_pages_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(value_dims_match_reference),
         cmocka_unit_test(latent_layers_match_reference),

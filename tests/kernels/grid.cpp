@@ -273,6 +273,7 @@ std::vector<Case> one_bit_cases() {
                 c.value_group = value_group;
                 c.f8 = f8;
                 c.boosted = std::vector<uint32_t>{0, 16, head_dim / 32 * 16}[turn % 3];
+                c.ones = std::vector<uint32_t>{0, 1, 3, head_dim / 16, 2}[turn % 5];
                 c.group = std::vector<uint32_t>{4, 1, 8, 2}[turn % 4];
                 c.n_new = turn % 7 < 3 ? 2 : 1;
                 c.packed_pages = 3;
@@ -428,6 +429,54 @@ std::vector<Case> ratio_cases() {
             c.tail_tokens = 19;
             all.push_back(c);
         }
+    return all;
+}
+
+std::vector<Case> wide_item_cases() {
+    std::vector<Case> all;
+    uint32_t turns[7] = {};
+    for (const uint32_t head_dim : {128u, 64u, 96u})
+        for (const uint32_t boosted : {0u, 16u, 48u, head_dim})
+            for (const uint32_t value_bits : {2u, 4u}) {
+                Case c;
+                c.head_dim = head_dim;
+                c.group = next_of({16, 16, 12, 24, 9}, turns);
+                c.key_bits = boosted == head_dim ? 4 : 2;
+                c.boosted = boosted % head_dim;
+                c.value_bits = value_bits;
+                c.n_new = next_of({1, 1, 3}, turns + 1);
+                c.packed_pages = next_of({3, 40, 13}, turns + 2);
+                c.raw_between = next_of({0, 0, 1}, turns + 3);
+                c.centers = c.scales = c.sinks = next_of({0, 1}, turns + 4);
+                c.soft_cap = next_of({0, 0, 0, 5}, turns + 5);
+                c.window = next_of({0, 0, 0, 0, 200}, turns + 6);
+                all.push_back(c);
+            }
+    return all;
+}
+
+std::vector<Case> plain_f8_cases() {
+    std::vector<Case> all;
+    uint32_t turns[7] = {};
+    for (const uint32_t head_dim : {128u, 64u, 80u})
+        for (const uint32_t key_bits : {2u, 4u, 8u, 16u})
+            for (const uint32_t value_bits : {1u, 2u, 4u, 8u, 16u}) {
+                Case c;
+                c.head_dim = head_dim;
+                c.key_bits = key_bits;
+                c.value_bits = value_bits;
+                c.f8 = 1;
+                c.boosted = key_bits == 2 ? next_of({48, 0, 16}, turns) : 0;
+                c.ordered = c.boosted == 16;
+                c.group = next_of({4, 1, 8, 4, 3}, turns + 1);
+                c.n_new = next_of({1, 1, 3}, turns + 2);
+                c.packed_pages = next_of({3, 23}, turns + 3);
+                c.raw_between = next_of({0, 0, 1}, turns + 4);
+                c.wider = next_of({0, 0, 0, 1}, turns + 5);
+                c.centers = next_of({1, 0}, turns + 6);
+                c.window = turns[1] % 7 == 5 ? 130 : 0;
+                all.push_back(c);
+            }
     return all;
 }
 

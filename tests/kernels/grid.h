@@ -37,6 +37,13 @@ std::vector<Case> span_cases();
 // More query heads for each KV head than a work item has columns.
 std::vector<Case> ratio_cases();
 
+// As many query heads for each KV head as fill work items of 16 columns, over keys of one chunk and
+// values of 4 and 2 bits.
+std::vector<Case> wide_item_cases();
+
+// FP8 parameters of one group in a page, with every width and orders of pages' own.
+std::vector<Case> plain_f8_cases();
+
 // Head dims above 256: kinds of pages as above.
 std::vector<Case> wide_cases();
 

@@ -26,6 +26,7 @@ struct Case {
     uint32_t n_shared = 0;     // (3,1) pairs
     uint32_t ordered = 0;      // boosted slots under one permutation of all pages, with pairs too
     uint32_t stepped = 0;      // instead of boosted slots: a strip each at 16, 8 and 4 bits
+    uint32_t ones = 0;         // the last strips of a 2-bit key page are 1 bit
     uint32_t wider = 0;        // every third packed page has keys and values of 4 bits, no pairs
     uint32_t key_group = 0;    // tokens, 0 = page
     uint32_t value_group = 0;  // channels, 0 = head_dim

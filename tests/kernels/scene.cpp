@@ -23,8 +23,8 @@ std::string describe(const Case &c) {
                   c.window_sinks, static_cast<double>(c.soft_cap), c.sinks, c.centers, c.scales,
                   c.tree, c.dtype, c.n_sequences, c.spread, c.has_lse);
     return text + std::string(c.ordered ? " ordered" : "") + (c.stepped ? " stepped" : "") +
-           (c.wider ? " wider" : "") + (c.mixed ? " mixed" : "") +
-           (c.spans ? " spans " + std::to_string(c.spans) : "") +
+           (c.ones ? " ones " + std::to_string(c.ones) : "") + (c.wider ? " wider" : "") +
+           (c.mixed ? " mixed" : "") + (c.spans ? " spans " + std::to_string(c.spans) : "") +
            (c.windowed_spans ? " in windows" : "") +
            (c.value_dim ? " value dim " + std::to_string(c.value_dim) : "") +
            (c.latent ? " latent" : "");
@@ -55,7 +55,10 @@ PageLayout packed_shape(const Case &c, Side side) {
         const uint32_t boosted = c.stepped ? 1 : std::min(c.boosted / 16, strips - 1u);
         layout.strips[kPlane16] = layout.strips[kPlane8] = c.stepped ? 1 : 0;
         layout.strips[kPlane4] = static_cast<uint16_t>(boosted);
-        layout.strips[kPlane2] = static_cast<uint16_t>(strips - boosted - (c.stepped ? 2 : 0));
+        const uint32_t others = boosted + (c.stepped ? 2 : 0);
+        const uint32_t ones = c.ones ? std::min(c.ones, strips - others - 1) : 0;
+        layout.strips[kPlane1] = static_cast<uint16_t>(ones);
+        layout.strips[kPlane2] = static_cast<uint16_t>(strips - others - ones);
         layout.permutes = boosted > 0 && !c.ordered && !c.stepped;
         layout.n_shared = static_cast<uint16_t>(std::min(c.n_shared, layout.strips[kPlane2] * 8u));
     }

@@ -22,9 +22,19 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
+// Native keys but for strips of 1 bit, which kernels of split-k columns read, too.
+bool is_native_with_bits(const FormatInfo &info) {
+    FormatInfo wider = info;
+    wider.strips[kPlane1] = 0;
+    return !info.is_value && info.page_tokens == LK_MAX_PAGE_TOKENS && is_native_format(wider);
+}
+
 // The kinds of kernels that can read all formats of a layer.
 struct PossibleKinds {
+    bool native = true;
     bool plain = true;
+    bool narrow = true;  // keys and values of 4 and 2 bits, keys of at most kChunkBytes
+    bool f8_plain = true;
     bool f8_by_32 = true;
     bool f8_narrow = true;
     bool f8_wide = true;
@@ -33,57 +43,62 @@ struct PossibleKinds {
     uint32_t page_tokens = LK_MAX_PAGE_TOKENS;  // of packed pages, which a cache has of one length
     bool permutes = false;                      // pages have orders of channels of their own
     bool shares_slots = false;                  // pages have shared slots
+    bool bit_keys = false;                      // keys have strips of 1 bit
 
     void add(const PageFormat &format) {
         const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-        if (!is_native_format(info))
-            plain = f8_by_32 = f8_narrow = f8_wide = f8 = f16 = false;
+        if (!is_native_format(info) && !is_native_with_bits(info))
+            native = plain = f8_plain = f8_by_32 = f8_narrow = f8_wide = f8 = f16 = false;
         permutes = permutes || info.permutes;
         shares_slots = shares_slots || info.n_shared;
-        const bool has_bit = info.strips[kPlane1];
+        const bool is_bit = info.strips[kPlane1];
         const bool has_wide = info.strips[kPlane8] || (info.is_value && info.strips[kPlane4]);
+        narrow = narrow && !info.is_raw && !info.strips[kPlane16] && !info.strips[kPlane8] &&
+                 !is_bit && (info.is_value || info.payload_bytes <= kChunkBytes);
         if (info.is_raw)
             return;
         page_tokens = info.page_tokens;
         const bool is_f8 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8);
-        plain = plain && !is_f8 && info.n_groups == 1 && !info.n_shared && !has_bit;
-        f8_by_32 = f8_by_32 && is_f8 && info.group == 32 && !info.permutes && !has_bit;
+        const bool has_bit_keys = is_bit && !info.is_value;
+        const bool is_plain = info.n_groups == 1 && !info.n_shared && !has_bit_keys;
+        plain = plain && is_plain && !is_f8 && !is_bit;
+        f8_plain = f8_plain && is_plain && is_f8;
+        bit_keys = bit_keys || has_bit_keys;
+        f8_by_32 = f8_by_32 && is_f8 && info.group == 32 && !info.permutes && !is_bit;
         f8_wide =
             f8_wide && is_f8 && (info.group % 32 == 0 || info.n_groups == 1) && !info.permutes;
         f8_narrow = f8_narrow && f8_wide && !has_wide;
         f8 = f8 && is_f8;
         f16 = f16 && !is_f8;
     }
-    // Split-k columns lay out queries for one page format of keys.
-    void add_more_formats() { f8_by_32 = f8_narrow = f8_wide = false; }
+    // A work item lays out its queries for one page format of keys; without shared slots that suits
+    // all formats of a head.
+    void add_more_formats() {
+        if (shares_slots)
+            f8_by_32 = f8_narrow = f8_wide = false;
+    }
 
     uint32_t fastest(uint32_t head_dim) const {
         if (page_tokens < LK_MAX_PAGE_TOKENS)
-            return !f16 || !has_short_pages(head_dim) ? kDecodeNone
-                   : page_tokens == 64                ? kDecodeF16Pages64
-                                                      : kDecodeF16Pages32;
+            return !native || !has_short_pages(head_dim) ? kDecodeNone
+                   : page_tokens == 64                   ? kDecodeF16Pages64
+                                                         : kDecodeF16Pages32;
         if (!has_all_kinds(head_dim))
             return plain ? kDecodePlain : kDecodeNone;
-        return plain                                                 ? kDecodePlain
-               : f8_by_32                                            ? kDecodeF8By32
-               : f8_narrow && has_split_k(head_dim, kDecodeF8Narrow) ? kDecodeF8Narrow
-               : f8_wide && has_split_k(head_dim, kDecodeF8Wide)     ? kDecodeF8Wide
-               : f8                                                  ? kDecodeF8
-               : f16                                                 ? kDecodeF16
-                                                                     : kDecodeNone;
+        if (bit_keys)
+            return native ? kDecodeF16 : kDecodeNone;
+        const bool has_special = has_special_f8(head_dim);
+        const bool has_split = has_split_k(head_dim, kDecodeF8Wide);
+        return plain                                   ? kDecodePlain
+               : f8_plain && has_plain_f8(head_dim)    ? kDecodeF8Plain
+               : f8_by_32 && has_special               ? kDecodeF8By32
+               : f8_narrow && has_split && has_special ? kDecodeF8Narrow
+               : f8_wide && has_split                  ? kDecodeF8Wide
+               : f8                                    ? kDecodeF8
+               : f16                                   ? kDecodeF16
+                                                       : kDecodeNone;
     }
 };
-
-// Query columns of a work item at most, where a KV head has n_columns.
-uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
-    if (kind == kDecodeF8By32)
-        return n_columns <= 4 && has_split_k(head_dim, kind) ? 4 : 8;
-    if (kind != kDecodePlain)
-        return 4;
-    if (!has_all_kinds(head_dim))
-        return 8;
-    return n_columns <= 4 ? 4 : n_columns <= 8 || !has_wide_items(head_dim) ? 8 : 16;
-}
 
 }  // namespace
 
@@ -95,8 +110,10 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
-        Layer layer = {
-            view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodeNone, 0, 0, 0, true};
+        Layer layer{};
+        layer.group = view.n_query_heads / view.n_kv_heads;
+        layer.head_dim = view.head_dim;
+        layer.is_raw = true;
         PossibleKinds kinds;
         bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
@@ -125,12 +142,33 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         if (more.n_formats)
             kinds.add_more_formats();
         layer.kind = differs ? kDecodeNone : kinds.fastest(view.head_dim);
+        layer.is_narrow =
+            layer.kind == kDecodePlain && kinds.narrow && has_narrow_wide_items(view.head_dim);
         const bool has_orders = kinds.permutes || (more.n_formats && kinds.shares_slots);
         if (has_orders && reads_all_formats(layer.kind))
-            layer.own_query_bytes = decode_own_query_bytes(view.head_dim);
+            layer.own_bytes = decode_own_query_bytes(view.head_dim);
+        if (widens_parameters(layer.kind) && !kinds.f16)
+            layer.own_bytes +=
+                decode_widened_bytes(layer.key_metadata_bytes, layer.value_metadata_bytes);
         layers_[l] = layer;
     }
     return true;
+}
+
+uint32_t DecodeRules::tile_columns(const Layer &of, uint32_t n_columns) {
+    const bool has_wide = has_wide_items(of.head_dim);
+    const bool needs_eight = n_columns > 4 || !has_split_k(of.head_dim, of.kind);
+    if (of.kind == kDecodeF8By32)
+        return has_wide && needs_eight ? 8 : 4;
+    if (of.kind != kDecodePlain)
+        return 4;
+    if (!has_all_kinds(of.head_dim))
+        return 8;
+    return n_columns <= 4 ? 4 : n_columns <= 8 || !has_wide ? 8 : 16;
+}
+
+uint32_t DecodeRules::kind_of(const Layer &of, uint32_t columns) {
+    return of.is_narrow && columns > 8 ? kDecodePlainNarrow : of.kind;
 }
 
 gpu::SplitLimits DecodeRules::limits() const {
@@ -140,8 +178,9 @@ gpu::SplitLimits DecodeRules::limits() const {
 gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
                                    uint32_t n_columns) const {
     const Layer &of = layers_[layer];
-    const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
-    const DecodeShape blocks = decode_shape(of.head_dim, columns, of.kind, n_work_tiles >= n_sms_);
+    const uint32_t columns = tile_columns(of, n_columns);
+    const DecodeShape blocks =
+        decode_shape(of.head_dim, columns, kind_of(of, columns), n_work_tiles >= n_sms_);
     return {n_sms_ * blocks.n_blocks,
             warps(of, columns, blocks),
             columns,
@@ -154,7 +193,7 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
 uint32_t DecodeRules::warps(const Layer &of, uint32_t columns, const DecodeShape &blocks) const {
     const uint32_t shared_bytes = shared_bytes_ / blocks.n_blocks - static_bytes(of.head_dim);
     const uint32_t ring_bytes =
-        decode_ring_bytes(of.key_metadata_bytes, of.value_metadata_bytes, of.own_query_bytes);
+        decode_ring_bytes(of.key_metadata_bytes, of.value_metadata_bytes, of.own_bytes);
     uint32_t n_warps = blocks.n_warps;
     if (shared_bytes_ <= kSmallSharedBytes)
         n_warps = std::min(n_warps, kSmallSharedWarps / blocks.n_blocks);
@@ -175,10 +214,10 @@ void DecodeRules::fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args
     args->n_warps = split.shape.n_readers;
     args->n_blocks = split.shape.n_workers;
     args->tile_columns = split.shape.tile_columns;
-    args->own_query_bytes = of.own_query_bytes;
+    args->own_bytes = of.own_bytes;
     args->key_metadata_bytes = of.key_metadata_bytes;
     args->value_metadata_bytes = of.value_metadata_bytes;
-    args->kind = of.kind;
+    args->kind = kind_of(of, split.shape.tile_columns);
 }
 
 }  // namespace cuda

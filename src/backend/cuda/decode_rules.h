@@ -35,9 +35,14 @@ class DecodeRules final : public gpu::SplitRules {
         uint32_t kind;  // DecodeKind
         uint32_t key_metadata_bytes;
         uint32_t value_metadata_bytes;
-        uint32_t own_query_bytes;
+        uint32_t own_bytes;
         bool is_raw;
+        bool is_narrow;  // items of 16 columns are of kDecodePlainNarrow
     };
+
+    // Query columns of a work item at most, where a KV head has n_columns.
+    static uint32_t tile_columns(const Layer &of, uint32_t n_columns);
+    static uint32_t kind_of(const Layer &of, uint32_t columns);
 
     uint32_t warps(const Layer &of, uint32_t columns, const DecodeShape &blocks) const;
 
