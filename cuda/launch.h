@@ -58,7 +58,7 @@ struct DecodeArgs {
     const WorkItem *items;
     const KvTileTemplate *templates;  // [n_kv_heads] of the layer
     float *partials;
-    uint32_t *counters;  // [work tiles], zero before the first launch and left zero
+    uint32_t *counters;  // [work tiles][kTileCounters], zero before the first launch and left zero
     uint32_t n_warps;    // of a thread block
     uint32_t n_blocks;
     uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
@@ -69,6 +69,10 @@ struct DecodeArgs {
     uint32_t own_bytes;
     uint32_t kind;  // DecodeKind of the layer's page formats
 };
+// Splits of a work tile may be added up in groups: counts of the groups' splits, after that of the
+// work tile's.
+constexpr uint32_t kMergeGroups = 12;
+constexpr uint32_t kTileCounters = 1 + kMergeGroups;
 enum DecodeKind : uint32_t {
     // Native formats; one group in a page and no shared slots.
     kDecodePlain,        // FP16 parameters

@@ -181,6 +181,10 @@ struct Run {
         return first_channel - lane * kLaneChannels >= head_dim;
     }
 };
+// More floats of partial results than this take one thread block longer than groups of splits and
+// their sums, some 5 us on an H200.
+constexpr uint32_t kMergeFloats = 64 * 1024;
+
 constexpr int lane_channels(int n_strips) { return n_strips > 16 ? 4 : 1; }
 
 struct Destination {
@@ -220,30 +224,54 @@ struct Destination {
     }
 };
 
-// The last thread block of a work tile adds up the partial results in global memory:
-// [split][columns][head_dim] outputs, then row_max and row_sum [split][columns].
+// Splits of a work tile that a thread block adds up: n of them from `first` on, `step` apart.
+struct MergeLevel {
+    uint32_t first;
+    uint32_t step;
+    uint32_t n;
+    bool is_final;  // the sum goes to the output, otherwise to the place of the first split
+};
+
+// A thread block adds up partial results in global memory: [split][columns][head_dim] outputs, then
+// row_max and row_sum [split][columns]. row_max and row_sum of a sum that is not final go to
+// `results`, since warps that come later read those of the splits.
 template <int kLaneChannels>
 __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
-                                    const float *partials) {
+                                    const MergeLevel &level, const WarpResults &results,
+                                    float *partials) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_columns = to.work_tile.n_columns;
     const uint32_t head_dim = to.work_tile.head_dim;
-    const float *row_stats = partials + item.n_splits * n_columns * head_dim;
+    const uint32_t values = n_columns * head_dim;
+    const float *row_stats = partials + item.n_splits * values + level.first * n_columns;
+    float *outputs = partials + level.first * values;
     for (uint32_t i = threadIdx.x / kWarp;; i += blockDim.x / kWarp) {
         const Run<kLaneChannels> run(i, n_columns, lane);
         if (run.is_beyond(head_dim, lane))
             return;
         const uint32_t channel = min(run.first_channel, head_dim - kLaneChannels);
-        const Splits splits = {partials + run.column * head_dim + channel,
+        float *own = outputs + run.column * head_dim + channel;
+        const Splits splits = {own,
                                row_stats + run.column,
                                row_stats + item.n_splits * n_columns + run.column,
-                               n_columns * head_dim,
-                               n_columns,
-                               item.n_splits};
+                               level.step * values,
+                               level.step * n_columns,
+                               level.n};
         const auto total = add_splits<true, kLaneChannels>(splits, lane);
-        const float factor = to.close(run, total);
-        if (run.first_channel < head_dim)
-            to.store(run, total, factor);
+        const bool is_real = run.first_channel < head_dim;
+        if (level.is_final) {
+            const float factor = to.close(run, total);
+            if (is_real)
+                to.store(run, total, factor);
+            continue;
+        }
+#pragma unroll
+        for (int c = 0; is_real && c < kLaneChannels; ++c)
+            __stcg(own + c, total.output[c]);
+        if (i < n_columns && lane == 0) {
+            results.row_maxes[i] = total.row_max;
+            results.row_sums[i] = total.row_sum;
+        }
     }
 }
 
@@ -257,12 +285,54 @@ __device__ __forceinline__ uint32_t count_up(uint32_t *counter, uint32_t most) {
     return before;
 }
 
+// Has every one of n thread blocks come here, this one last? The barrier orders the stores of the
+// thread block before the count, which releases them to the device. Every thread calls.
+__device__ inline bool is_last_of(uint32_t n, uint32_t *counter) {
+    __shared__ uint32_t is_last;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        is_last = count_up(counter, n - 1) == n - 1;
+    __syncthreads();
+    return is_last;
+}
+
+// The last thread block of a work tile adds up its splits. Where they have too many floats for one
+// thread block, the last thread block of each group of splits adds up its group before.
+template <int kLaneChannels>
+__device__ inline void merge_splits(const Destination &to, const WorkItem &item,
+                                    const WarpResults &results, float *partials) {
+    const uint32_t n_columns = to.work_tile.n_columns;
+    const uint32_t values = n_columns * to.work_tile.head_dim;
+    uint32_t *counter = to.args->counters + item.work_tile * kTileCounters;
+    MergeLevel level = {0, 1, item.n_splits, true};
+    if (item.n_splits * values > kMergeFloats) {
+        const uint32_t size = (item.n_splits + kMergeGroups - 1) / kMergeGroups;
+        const uint32_t group = item.split / size;
+        level = {group * size, 1, min(size, item.n_splits - group * size), false};
+        counter += 1 + group;
+    }
+    while (is_last_of(level.n, counter)) {
+        merge_blocks<kLaneChannels>(to, item, level, results, partials);
+        if (level.is_final)
+            return;
+        __syncthreads();
+        if (threadIdx.x < n_columns) {
+            float *row_max =
+                partials + item.n_splits * values + level.first * n_columns + threadIdx.x;
+            __stcg(row_max, results.row_maxes[threadIdx.x]);
+            __stcg(row_max + item.n_splits * n_columns, results.row_sums[threadIdx.x]);
+        }
+        const uint32_t size = (item.n_splits + kMergeGroups - 1) / kMergeGroups;
+        level = {0, size, (item.n_splits + size - 1) / size, true};
+        counter = to.args->counters + item.work_tile * kTileCounters;
+    }
+}
+
 // The results that the warps of the thread block have stored go to the output or to a partial
 // result. Every thread calls.
 template <int kLaneChannels>
 __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
                                    const WarpResults &results, uint32_t n_warps) {
-    __shared__ uint32_t is_last;
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_columns = to.work_tile.n_columns;
     const uint32_t head_dim = to.work_tile.head_dim;
@@ -298,18 +368,8 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
             __stcg(row_stats + (item.n_splits + item.split) * n_columns + i, total.row_sum);
         }
     }
-    if (item.n_splits == 1)
-        return;
-    // The barrier orders the stores of the thread block before the count, which releases them to
-    // the device.
-    __syncthreads();
-    if (threadIdx.x == 0)
-        is_last =
-            count_up(to.args->counters + item.work_tile, item.n_splits - 1) == item.n_splits - 1;
-    __syncthreads();
-    if (!is_last)
-        return;
-    merge_blocks<kLaneChannels>(to, item, partials);
+    if (item.n_splits > 1)
+        merge_splits<kLaneChannels>(to, item, results, partials);
 }
 
 }  // namespace cuda

@@ -61,6 +61,7 @@ void wide_heads_match_reference(void **) {
     comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
     comparison.finish();
 }
+void many_splits_match_reference(void **) { check_shapes(many_split_cases()); }
 void long_steps_match_reference(void **) { check_shapes(long_cases()); }
 
 void attention_matches_reference(void **) {
@@ -92,6 +93,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(short_pages_match_reference),
+        cmocka_unit_test(many_splits_match_reference),
         cmocka_unit_test(long_steps_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };

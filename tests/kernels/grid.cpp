@@ -518,6 +518,24 @@ std::vector<Case> wide_cases() {
     return all;
 }
 
+std::vector<Case> many_split_cases() {
+    std::vector<Case> all;
+    for (const uint32_t value_bits : {2u, 16u}) {
+        Case c;
+        c.head_dim = 512;
+        c.n_kv_heads = 1;
+        c.group = 8;
+        c.key_bits = value_bits;
+        c.boosted = value_bits == 2 ? 128 : 0;
+        c.value_bits = value_bits;
+        c.packed_pages = 150;
+        c.tail_tokens = 19;
+        c.sinks = 1;
+        all.push_back(c);
+    }
+    return all;
+}
+
 std::vector<Case> mixed_cases() {
     std::vector<Case> all;
     uint32_t turn = 0;

@@ -53,6 +53,9 @@ std::vector<Case> value_dim_cases();
 // Latent layers: every kind of K page, steps of few and of many query columns.
 std::vector<Case> latent_cases();
 
+// So many pages of wide heads that CUDA adds up the splits of a work tile in groups.
+std::vector<Case> many_split_cases();
+
 // Pages of several forms in one layer, 16-bit ones among them, under every kind of parameters.
 std::vector<Case> mixed_cases();
 

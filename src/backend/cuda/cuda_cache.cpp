@@ -135,7 +135,7 @@ lk_status CudaCache::open_work() {
             slots_bytes = std::max(slots_bytes, long_slots_bytes(head_dim, n_sms_));
     }
     slots_bytes = std::min(slots_bytes, layout_.max_step_tokens * kTokenSlotsBytes);
-    const uint64_t n_counters = state_.splits().n_counters();
+    const uint64_t n_counters = uint64_t{state_.splits().n_counters()} * kTileCounters;
     LK_TRY(append_tables_.open(layout_, &upload_));
     LK_TRY(jobs_.open(&upload_));
     LK_TRY(query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums"));
