@@ -4,6 +4,9 @@
 #ifndef LK_SHADERS_PREFILL_MATRIX_LANES_GLSL
 #define LK_SHADERS_PREFILL_MATRIX_LANES_GLSL
 
+#include "shaders/lanes.glsl"
+#include "shaders/decode/matrix.glsl"
+
 uint lane_column(uint i) {
     return 16u * team + 8u * (i / 2u) + 2u * quad_lane() + i % 2u;
 }
