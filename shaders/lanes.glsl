@@ -87,6 +87,16 @@ vec2 exchange(vec2 x, uint distance) { return exchange_shared(x.xyxy, distance).
 float exchange(float x, uint distance) { return exchange_shared(vec4(x), distance).x; }
 #endif
 
+// Over the four lanes of a row.
+vec2 quad_max(vec2 x) {
+    x = max(x, exchange(x, 1u));
+    return max(x, exchange(x, 2u));
+}
+vec2 quad_total(vec2 x) {
+    x += exchange(x, 1u);
+    return x + exchange(x, 2u);
+}
+
 // Distances of exchanges are literals once glslc has unrolled the loops over their bits. Else a driver
 // may keep the loops and go through the lanes one by one.
 const uint kLaneBits = 5u;  // of LK_LANES

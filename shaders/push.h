@@ -221,6 +221,35 @@ struct TilePush {
     uint reserved;
 };
 
+// prefill_unpack: the keys and the values of all tokens of a sequence, for KV heads from first_head
+// on, as FP16 to the slots: [head of the dispatch][keys, values][token][head_dim], as many tokens
+// as slot_tokens(). Workgroups: x = blocks that attention reads, then runs of 128 tokens of the
+// staging area; y = KV heads; z = 0 keys, 1 values.
+// prefill_slots: attention of the sequence's columns over the slots, in layers without windows and
+// of sequences without trees. Workgroups: x = tiles of LK_SPEC_COLUMNS columns, y = KV heads from
+// first_head on, z = splits. A split takes stages of LK_SLOT_STAGE_TOKENS tokens, n * split /
+// n_splits up to n * (split + 1) / n_splits of the n visible to the tile. With n_splits > 1 results
+// are those of prefill: [head of the dispatch][tile][split]. prefill_slots_merge, with the same
+// push constants, joins them. Workgroups: x = columns, y = KV heads from first_head on.
+struct SlotPush {
+    Address step;
+    Address slots;     // f16
+    Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim]; read by prefill_unpack
+    Address staged_v;  // the same
+    Address partials;
+    Address lse;  // f32, or 0
+    PushTensor q;
+    PushTensor outputs;
+    uint lse_token_stride;  // elements
+    uint lse_head_stride;
+    uint layer;
+    uint n_tokens;  // of the batch
+    uint sequence;
+    uint first_head;
+    uint n_tiles;
+    uint n_splits;
+};
+
 // attention_partials, attention_totals, attention_scores: attention scores of chunks,
 // ChunkAttention of src/backend/backend.h, one after the other for each batch of work tiles.
 // Workgroups of attention_partials: x = any number, which take chunks in turn; y = work tiles. Of
@@ -280,7 +309,7 @@ struct MatrixProbePush {
 #ifdef __cplusplus
 static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
-                  sizeof(MergePush) <= LK_PUSH_BYTES &&
+                  sizeof(SlotPush) <= LK_PUSH_BYTES && sizeof(MergePush) <= LK_PUSH_BYTES &&
                   sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
                   sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");

@@ -45,6 +45,9 @@ void main() {
     const WorkTile work_tile = find_work_tile(gl_WorkGroupID.x, kColumns);
     load_queries(work_tile);
     take_queries();
+#ifdef LK_FORMS
+    find_form();
+#endif
     clear_outputs();
     attend_f16_blocks(work_tile);
     attend_pages(work_tile);

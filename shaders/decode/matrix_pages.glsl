@@ -85,13 +85,21 @@ uint key_twos() { return (key_vectors() + 1u) / 2u; }
 // own, whose first vector the two before it had too.
 uint group_twos() { return (value_group_strips() + 1u) / 2u; }
 bool has_odd_groups() { return kValueBits <= 2u && (value_group_strips() & 1u) != 0u; }
-uint value_vector(uint two) { return has_odd_groups() ? 2u * two - two / group_twos() : 2u * two; }
-uint value_twos() {
+// A group's number is a product with the inverse of its twos.
+uint form_value_twos;
+float form_group_share;  // of a two, 0 without odd groups
+void find_form() {
+    form_value_groups = (kStrips + value_group_strips() - 1u) / value_group_strips();
     const uint n_full = kStrips / value_group_strips();
     const uint rest = kStrips - n_full * value_group_strips();
-    return has_odd_groups() ? n_full * group_twos() + (rest + 1u) / 2u : (kValueVectors + 1u) / 2u;
+    form_value_twos =
+        has_odd_groups() ? n_full * group_twos() + (rest + 1u) / 2u : (kValueVectors + 1u) / 2u;
+    form_group_share = has_odd_groups() ? 1.0 / float(group_twos()) : 0.0;
 }
-uint page_twos() { return key_twos() + value_twos(); }
+uint value_vector(uint two) {
+    return 2u * two - uint((float(two) + 0.5) * form_group_share);
+}
+uint page_twos() { return key_twos() + form_value_twos; }
 #else
 const uint kKeyVectors = kStrips + 2u * kKeyEnd8 + kKeyEnd4;
 const uint kKeyTwos = (kKeyVectors + 1u) / 2u;

@@ -34,7 +34,9 @@ uint value_group_strips() { return form_field(LK_FORM_VALUE_STRIPS); }
 uint shared_strips() {
     return (n_shared() + 2u * LK_STRIP_CHANNELS - 1u) / (2u * LK_STRIP_CHANNELS) * 2u;
 }
-uint n_value_groups() { return (kStrips + value_group_strips() - 1u) / value_group_strips(); }
+// Divisions by numbers that are pushed take tens of instructions: find_form() makes them once.
+uint form_value_groups;
+uint n_value_groups() { return form_value_groups; }
 uint key_minima_bytes() { return kParameterBytes * kHeadDim * n_key_groups(); }
 uint value_minima_bytes() { return kParameterBytes * LK_MAX_PAGE_TOKENS * n_value_groups(); }
 #else

@@ -12,9 +12,6 @@
 #include "shaders/prefill/matrix_tiles.glsl"
 #include "shaders/prefill/matrix_queries.glsl"
 
-// Weights are multiplied in FP16, this much larger; kHeadroom more still fits.
-const float kWeightExponent = 7.0;
-
 SumMatrix output_sums[2u * kMostStrips];  // [strip][matrix]
 SumMatrix key_sums[2u * kStageTiles];     // [tile][matrix]
 
@@ -23,9 +20,6 @@ Matrix load_tile(uint tile, uint strip) {
 }
 uvec2 load_query_words(uint slot) {
     return shared_queries[query_index(shared_channels[slot], 4u * team + quad_lane())];
-}
-vec4 pair_row(SumMatrix first, SumMatrix second, uint i) {
-    return vec4(first[2u * i], first[2u * i + 1u], second[2u * i], second[2u * i + 1u]);
 }
 
 void clear_outputs() {
@@ -72,15 +66,8 @@ void multiply_values() {
     }
 }
 
-vec4 exchange_columns(vec4 x, uint distance) {
-    return vec4(exchange(x.xy, distance), exchange(x.zw, distance));
-}
-
 void raise_references(vec4 highest) {
-    highest = max(highest, exchange_columns(highest, 4u));
-    highest = max(highest, exchange_columns(highest, 8u));
-    highest = max(highest, exchange_columns(highest, 16u));
-    const vec4 raised = max(reference, highest);
+    const vec4 raised = max(reference, column_max(highest));
     const vec4 shrink = exp2(reference - raised);
     reference = raised;
     sum *= shrink;
@@ -139,9 +126,7 @@ void attend_page(Mask mask, EntryView page) {
 
 // The sums of the lanes of a column, and its outputs as rows.
 void finish_columns() {
-    sum += exchange_columns(sum, 4u);
-    sum += exchange_columns(sum, 8u);
-    sum += exchange_columns(sum, 16u);
+    sum = column_total(sum);
     [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
         outputs[i] = pair_row(output_sums[i / 2u * 2u], output_sums[i / 2u * 2u + 1u], i % 2u);
 }

@@ -9,6 +9,16 @@
 #define LK_TILE_MAX_SPLITS 64u
 #define LK_MATRIX_STAGE_TOKENS 32u /* that attend_prefill_matrix multiplies at once */
 
+/* Of prefill_slots, up to a head dim. A subgroup has 16 columns; slots hold whole stages. */
+#define LK_SLOT_HEAD_DIM 128u
+#define LK_SLOT_THREADS 256u
+#define LK_SLOT_COLUMNS (LK_SLOT_THREADS / 2u)
+#define LK_SLOT_STAGE_TOKENS 32u
+#define LK_SLOT_TOKENS(n) \
+    (((n) + LK_SLOT_STAGE_TOKENS - 1u) / LK_SLOT_STAGE_TOKENS * LK_SLOT_STAGE_TOKENS)
+/* Vectors of a stage's keys and values that a thread loads, at most. */
+#define LK_SLOT_LOADS (LK_SLOT_STAGE_TOKENS * LK_SLOT_HEAD_DIM / 4u / LK_SLOT_THREADS)
+
 #ifdef __cplusplus
 #include <cstdint>
 namespace lk {
@@ -25,6 +35,11 @@ constexpr uint32_t matrix_tile_columns(uint32_t head_dim, uint32_t shared_bytes)
     while (columns >= 16 && matrix_tile_bytes(head_dim, columns) > shared_bytes)
         columns /= 2;
     return columns >= 16 ? columns : 0;
+}
+
+// Shared memory of a workgroup of prefill_slots, a little more than it takes.
+constexpr uint32_t slot_shared_bytes(uint32_t head_dim) {
+    return 8 * LK_SLOT_STAGE_TOKENS * head_dim + 64;
 }
 
 // Columns of a workgroup, where the longest sequence has n_columns of a KV head: two sizes, so that

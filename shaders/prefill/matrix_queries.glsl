@@ -53,14 +53,6 @@ struct PairBounds {
     vec2 highest;  // element times its scale
     vec2 beyond;   // 1: the query is beyond the limit
 };
-vec2 quad_max(vec2 x) {
-    x = max(x, exchange(x, 1u));
-    return max(x, exchange(x, 2u));
-}
-vec2 quad_total(vec2 x) {
-    x += exchange(x, 1u);
-    return x + exchange(x, 2u);
-}
 PairBounds find_bounds(Mask mask, QueryRows rows) {
     const LayerInfo layer = mask.layer;
     PairBounds bounds = PairBounds(vec2(0.0), vec2(0.0), vec2(0.0));

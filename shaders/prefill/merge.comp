@@ -9,11 +9,17 @@
 #include "shaders/prefill/split.glsl"
 
 void main() {
+#ifdef LK_SLOTS
+    const Mask mask = find_work_tile(push.sequence, push.first_head + gl_WorkGroupID.y);
+    const uint n_heads = gl_NumWorkGroups.y;
+#else
     const Mask mask = find_work_tile(gl_WorkGroupID.z, gl_WorkGroupID.y);
+    const uint n_heads = mask.layer.n_kv_heads;
+#endif
     const uint column = gl_WorkGroupID.x;
     if (column >= mask.sequence.n_new * mask.group_size)
         return;
-    const TileSplit first = find_split(gl_WorkGroupID.z, gl_WorkGroupID.y, mask.layer.n_kv_heads,
+    const TileSplit first = find_split(gl_WorkGroupID.z, gl_WorkGroupID.y, n_heads,
                                      column / kColumns, 0u, kColumns, kHeadDim);
     const uint in_tile = column % kColumns;
     const uint split_bytes = split_floats(kColumns, kHeadDim) * 4u;

@@ -10,11 +10,9 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/output.glsl"
-#include "shaders/prefill/sides.glsl"
-
-const float kHeadroom = 8.0;  // powers of two; more would cost digits of exp2
-const float kLargestExponent = 60.0;
+#include "shaders/prefill/logits.glsl"
+#include "shaders/prefill/mask.glsl"
+#include "shaders/prefill/stage.glsl"
 
 vec4 scores[kScoreRows];    // of the invocation's rows and columns, then weights
 vec4 reference;             // of the columns
@@ -22,29 +20,23 @@ vec4 sum;                   // of the invocation's weights
 uvec4 positions;            // of the columns
 uvec4 reaches;              // positions of the last tokens that they attend to
 
-// The factor from products to scores; in the simplest case it includes the base of exp2.
-float score_factor(LayerInfo layer) {
-    return layer.soft_cap > 0.0 ? layer.scale : layer.scale * kLog2E;
-}
-vec4 cap_scores(LayerInfo layer, vec4 products) {
-    const vec4 exponent = products * (2.0 * kLog2E / layer.soft_cap);
-    const vec4 power = exp2(clamp(exponent, -kLargestExponent, kLargestExponent));
-    return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power + 1.0));  // of tanh
-}
-
 // The token of an invocation's column; columns that do not exist repeat the last one.
 uint column_token(Mask mask, uint i) {
     const uint column = min(lane_column(i), mask.n_columns - 1u);
     return (mask.first_column + column) / mask.group_size;
 }
 void find_positions(Mask mask) {
+    uvec4 own_positions;
+    uvec4 own_reaches;
     for (uint i = 0u; i < 4u; ++i) {
         const uint token = column_token(mask, i);
-        positions[i] = mask.sequence.has_tree
-                           ? load_position(mask.step, mask.sequence.first_new + token)
-                           : mask.sequence.n_history + token;
-        reaches[i] = mask.sequence.has_tree ? positions[i] : find_reach(mask, token);
+        own_positions[i] = mask.sequence.has_tree
+                               ? load_position(mask.step, mask.sequence.first_new + token)
+                               : mask.sequence.n_history + token;
+        own_reaches[i] = mask.sequence.has_tree ? own_positions[i] : find_reach(mask, token);
     }
+    positions = own_positions;
+    reaches = own_reaches;
 }
 
 // Are all tokens of a stage visible to all columns?

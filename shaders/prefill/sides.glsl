@@ -7,11 +7,7 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#ifdef LK_MATRIX
-#include "shaders/prefill/matrix_shape.glsl"
-#else
-#include "shaders/prefill/shape.glsl"
-#endif
+#include "shaders/prefill/stage.glsl"
 #include "shaders/tensor.glsl"
 #include "shaders/prefill/pages.glsl"
 #include "shaders/dequantize.glsl"
@@ -65,13 +61,6 @@ void find_channels(Side keys) {
     for (uint slot = gl_LocalInvocationIndex; slot < kHeadDim; slot += gl_WorkGroupSize.x)
         shared_channels[slot] = slot_channel(keys, slot);
 }
-
-// Tokens of a page whose scores are held at once.
-struct Stage {
-    uint first_token;  // position
-    uint first_tile;   // of the page
-    uint n_tokens;
-};
 
 // A lane of a tile.
 struct TileLane {

@@ -4,7 +4,7 @@
 #ifndef LK_SHADERS_PREFILL_SPLIT_GLSL
 #define LK_SHADERS_PREFILL_SPLIT_GLSL
 
-#include "shaders/prefill/pages.glsl"
+#include "shaders/prefill/mask.glsl"
 
 struct TileSplit {
     Address outputs;  // [columns][head_dim], not divided by the sums
@@ -20,6 +20,17 @@ TileSplit find_split(uint sequence, uint kv_head, uint n_kv_heads, uint tile, ui
     found.references = address_add(found.outputs, n_columns * head_dim * 4u);
     found.sums = address_add(found.references, n_columns * 4u);
     return found;
+}
+
+// That of the workgroup, which has columns of `tile`.
+TileSplit own_split(Mask mask, uint tile, uint n_columns, uint head_dim) {
+#ifdef LK_SLOTS
+    return find_split(0u, gl_WorkGroupID.y, gl_NumWorkGroups.y, tile, gl_WorkGroupID.z, n_columns,
+                      head_dim);
+#else
+    return find_split(gl_WorkGroupID.z / push.n_splits, mask.kv_head, mask.layer.n_kv_heads, tile,
+                      gl_WorkGroupID.z % push.n_splits, n_columns, head_dim);
+#endif
 }
 
 #endif

@@ -32,9 +32,7 @@ Destination store_column_total(Mask mask, uint column, Total total) {
 }
 
 Destination store_split_total(Mask mask, uint tile, uint column, Total total) {
-    const TileSplit split =
-        find_split(gl_WorkGroupID.z / push.n_splits, mask.kv_head, mask.layer.n_kv_heads, tile,
-                  gl_WorkGroupID.z % push.n_splits, kColumns, kHeadDim);
+    const TileSplit split = own_split(mask, tile, kColumns, kHeadDim);
     if (is_first_row()) {
         store_element(split.references, LK_DTYPE_F32, column, total.reference);
         store_element(split.sums, LK_DTYPE_F32, column, total.sum);
@@ -45,11 +43,13 @@ Destination store_split_total(Mask mask, uint tile, uint column, Total total) {
 
 // The sums of weights are those of all tokens, relative to `base`.
 void store_columns(Mask mask, uint tile, vec4 base) {
+    const vec4 sums = sum;  // what an index chooses lies in local memory
+    const bvec4 are_beyond = is_beyond;
     for (uint i = 0u; i < 4u; ++i) {
         const uint column = lane_column(i);
         if (column >= mask.n_columns)
             continue;
-        const Total total = Total(base[i], is_beyond[i] ? kBeyond : sum[i]);
+        const Total total = Total(base[i], are_beyond[i] ? kBeyond : sums[i]);
         Destination to;
         if (push.n_splits > 1u)
             to = store_split_total(mask, tile, column, total);

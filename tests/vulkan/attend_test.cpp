@@ -33,6 +33,28 @@ void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void shared_channels_match_reference(void **) { check_shapes(chanmix_cases()); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
+void long_steps_match_reference(void **) { check_shapes(every_case(long_cases(), g_full ? 1 : 3)); }
+// Long steps that unpack their two KV heads after each other, and whose context is too long for
+// that: on devices with matrices, which no driver on the CPU has.
+void passes_match_reference(void **) {
+    const bool is_cpu = test_device()->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    std::vector<Case> cases(2);
+    for (Case &c : cases) {
+        c.head_dim = 128;
+        c.key_bits = c.value_bits = 2;
+        c.boosted = 16;
+        c.n_kv_heads = 2;
+        c.group = 4;
+        c.n_new = 65;
+        c.packed_pages = is_cpu ? 4 : 40;
+    }
+    if (!is_cpu)
+        cases[1].packed_pages = 70;
+    VulkanDevice vulkan(g_mask);
+    Comparison comparison(vulkan.device());
+    comparison.check(cases);
+    comparison.finish();
+}
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 // Few: Mesa's driver on the CPU takes long to compile their loops.
 void wide_heads_match_reference(void **) { check_shapes(every_case(wide_cases(), g_full ? 1 : 3)); }
@@ -56,6 +78,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(shared_channels_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(spans_match_reference),
+        cmocka_unit_test(long_steps_match_reference),
+        cmocka_unit_test(passes_match_reference),
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(attention_matches_reference),

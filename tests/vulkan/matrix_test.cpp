@@ -41,6 +41,25 @@ std::vector<Case> prefill_cases() {
 }
 void prompts_match_reference(void **) { check_shapes(prefill_cases(), 4); }
 
+// Steps whose keys and values are unpacked for all columns at once, at the head dims that fit into
+// the shared memory that emulation leaves.
+std::vector<Case> slot_cases() {
+    std::vector<Case> all;
+    for (const std::vector<Case> &cases : {long_cases(), span_cases()})
+        for (Case c : cases)
+            if (c.head_dim <= 64 && c.n_new > LK_DRAFT_TOKENS) {
+                c.n_new = 65 + c.head_dim / 16;
+                c.group = 4;
+                c.packed_pages = 2;
+                c.n_kv_heads = 1;
+                c.n_sequences = 1;
+                c.window = c.window_sinks = 0;
+                all.push_back(c);
+            }
+    return all;
+}
+void long_steps_match_reference(void **) { check_shapes(slot_cases(), 2); }
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -52,6 +71,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(shared_channels_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(prompts_match_reference),
+        cmocka_unit_test(long_steps_match_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

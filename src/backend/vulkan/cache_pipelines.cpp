@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
+constexpr uint32_t kUnpackThreads = 256;
 constexpr uint32_t kFewChannels = 256;        // of a head, for which all devices can pack pages
 constexpr uint32_t kManySharedBytes = 32768;  // that the others need
 
@@ -45,6 +46,12 @@ uint32_t matrix_columns(const Traits &traits, uint32_t head_dim) {
 
 uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_columns) {
     return tile_columns(head_dim, n_columns, matrix_columns(traits, head_dim));
+}
+
+bool has_slot_pipelines(const Traits &traits, const LayerView &layer) {
+    return traits.cooperative_matrix && !layer.window_tokens &&
+           layer.head_dim <= LK_SLOT_HEAD_DIM && traits.max_workgroup_size >= LK_SLOT_THREADS &&
+           slot_shared_bytes(layer.head_dim) <= traits.max_shared_bytes;
 }
 
 CachePipelines::~CachePipelines() {
@@ -188,6 +195,27 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         if (!status)
             status = open_layer(rules, l, layout.layers[l], traits);
+    return status;
+}
+
+lk_status CachePipelines::slots(uint32_t head_dim, const Traits &traits, SlotPipelines *out) const {
+    const uint32_t subgroup = team_subgroup(traits);
+    lk_status status = pipelines_->get(
+        shaders::prefill_unpack, {{LK_SPEC_THREADS, kUnpackThreads}, {LK_SPEC_HEAD_DIM, head_dim}},
+        0, &out->unpack);
+    if (!status)
+        status = pipelines_->get(shaders::attend_prefill_slots,
+                                 {{LK_SPEC_THREADS, LK_SLOT_THREADS},
+                                  {LK_SPEC_HEAD_DIM, head_dim},
+                                  {LK_SPEC_SUBGROUP, subgroup},
+                                  {LK_SPEC_COLUMNS, LK_SLOT_COLUMNS}},
+                                 traits.subgroup_size_control ? subgroup : 0, &out->attend);
+    if (!status)
+        status = pipelines_->get(shaders::attend_prefill_slots_merge,
+                                 {{LK_SPEC_THREADS, kMergeThreads},
+                                  {LK_SPEC_HEAD_DIM, head_dim},
+                                  {LK_SPEC_COLUMNS, LK_SLOT_COLUMNS}},
+                                 0, &out->merge);
     return status;
 }
 

@@ -19,6 +19,14 @@ struct AttendPipelines {
     VkPipeline merge;
 };
 
+// Those of prefill over slots, and whether a layer can have such steps.
+struct SlotPipelines {
+    VkPipeline unpack = VK_NULL_HANDLE;
+    VkPipeline attend = VK_NULL_HANDLE;
+    VkPipeline merge = VK_NULL_HANDLE;
+};
+bool has_slot_pipelines(const Traits &traits, const LayerView &layer);
+
 // Columns of a workgroup of prefill, where the longest sequence has n_columns of a KV head.
 uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_columns);
 
@@ -52,6 +60,8 @@ class CachePipelines {
     VkPipeline add_stats() const { return add_query_stats_; }
     // Made at the first use: most caches never score chunks by attention.
     lk_status score_attention(AttentionScoresPipelines *out) const;
+    // Likewise: many caches have no step that is long enough.
+    lk_status slots(uint32_t head_dim, const Traits &traits, SlotPipelines *out) const;
     // columns: as DecodeRules::tile_columns() and prefill_columns() give them.
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
         return of_columns(layers_[layer].decode, columns);

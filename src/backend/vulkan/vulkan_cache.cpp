@@ -36,6 +36,7 @@ VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
       rules_(allocator, device.traits()),
       pipelines_(allocator),
       state_(allocator),
+      slots_(allocator),
       commands_(device),
       append_tensors_(device, &commands_),
       attend_tensors_(device, &commands_),
@@ -66,13 +67,15 @@ lk_status VulkanCache::open(Pipelines *pipelines, const SlabPool *slabs) {
 lk_status VulkanCache::open_tables() {
     uint64_t floats = 0;
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
-        floats = std::max(floats, most_tile_floats(layout_.layers[l].head_dim));
+        floats = std::max(floats, most_tile_floats(layout_.layers[l]));
     const lk_status status = run({}, [&](const Recorder &) {
         lk_status filled = state_.open(layout_, rules_, &tables_, &report_);
         if (!filled)
             filled = put_constants();
         if (!filled)
             filled = jobs_.open(&tables_);
+        if (!filled)
+            filled = slots_.open(layout_, device_.traits(), n_tile_groups(), &tables_);
         floats = std::max(floats, state_.splits().partial_floats());
         if (!filled)
             filled = partials_.open(&tables_, floats * sizeof(float), "the splits of attention");
@@ -123,9 +126,9 @@ lk_status VulkanCache::put_constants() {
 }
 
 uint64_t VulkanCache::fixed_bytes() const {
-    return state_.fixed_bytes() + jobs_.bytes() + constants_.bytes() + partials_.bytes() +
-           append_tensors_.bytes() + attend_tensors_.bytes() + sum_tensors_.bytes() +
-           sums_.bytes() + transfer_.bytes();
+    return state_.fixed_bytes() + slots_.bytes() + jobs_.bytes() + constants_.bytes() +
+           partials_.bytes() + append_tensors_.bytes() + attend_tensors_.bytes() +
+           sum_tensors_.bytes() + sums_.bytes() + transfer_.bytes();
 }
 
 template <class Record>
@@ -167,9 +170,11 @@ Address VulkanCache::staged(const uint16_t *area) const {
 
 uint32_t VulkanCache::n_tile_groups() const { return kTileWorkers * device_.traits().n_cores; }
 
-uint64_t VulkanCache::most_tile_floats(uint32_t head_dim) const {
-    return tile_partial_floats(head_dim, prefill_columns(device_.traits(), head_dim, UINT32_MAX),
-                               n_tile_groups());
+uint64_t VulkanCache::most_tile_floats(const LayerView &layer) const {
+    uint32_t columns = prefill_columns(device_.traits(), layer.head_dim, UINT32_MAX);
+    if (has_slot_pipelines(device_.traits(), layer))
+        columns = std::max(columns, LK_SLOT_COLUMNS);
+    return tile_partial_floats(layer.head_dim, columns, n_tile_groups());
 }
 
 lk_status VulkanCache::entries_changed(Block *block) {
@@ -181,6 +186,7 @@ lk_status VulkanCache::begin(const Batch &batch) {
     n_appends_ = n_attends_ = 0;
     bool has_moved = false;
     LK_TRY(sums_.grow(&tables_, batch.query_stat_bytes, &has_moved));
+    slots_.begin(batch);
     return run({}, [&](const Recorder &) { return state_.begin(batch); });
 }
 
@@ -233,12 +239,18 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
     AttentionScoresPipelines scoring;
     if (args.n_chunk_attentions)
         LK_TRY(pipelines_.score_attention(&scoring));
+    SlotPipelines slot_pipelines;
+    const bool has_slots = slots_.takes(shape, args.layer);
+    if (has_slots)
+        LK_TRY(pipelines_.slots(args.layer.head_dim, device_.traits(), &slot_pipelines));
     LK_TRY(attend_tensors_.stage(tensors, 3));
     const bool is_short =
         !shape.is_staged && !shape.has_spans && rules_.takes(args.layer_index, shape.max_new);
     LK_TRY(run(next_attend(), [&](const Recorder &recorder) {
         if (is_short)
             record_decode(recorder, args.layer_index, pushes);
+        else if (has_slots)
+            record_slots(recorder, args, slot_pipelines, pushes);
         else
             record_tile(recorder, args, pushes);
         for (uint32_t i = 0; i < args.n_chunk_attentions; ++i)
@@ -328,6 +340,15 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     recorder.bind(pipelines.merge);
     recorder.push(push);
     recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences);
+}
+
+void VulkanCache::record_slots(const Recorder &recorder, const AttendArgs &args,
+                               const SlotPipelines &pipelines, const PushTensor *tensors) const {
+    SlotPush push = attend_push<SlotPush>(args.layer_index, tensors);
+    push.staged_k = staged(args.staging.k);
+    push.staged_v = staged(args.staging.v);
+    push.n_tokens = state_.shape().n_tokens;
+    slots_.record(recorder, pipelines, args.layer, push);
 }
 
 // Batches of work tiles follow each other in the same partial results.

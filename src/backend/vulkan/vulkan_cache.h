@@ -8,6 +8,7 @@
 #include "backend/gpu/query_stats_area.h"
 #include "backend/vulkan/cache_pipelines.h"
 #include "backend/vulkan/host_tensors.h"
+#include "backend/vulkan/prefill_slots.h"
 #include "backend/vulkan/report_buffer.h"
 #include "backend/vulkan/table_buffers.h"
 #include "backend/vulkan/transfer.h"
@@ -71,13 +72,15 @@ class VulkanCache final : public CacheDevice {
     void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
+    void record_slots(const Recorder &recorder, const AttendArgs &args,
+                      const SlotPipelines &pipelines, const PushTensor *tensors) const;
     void record_attention_scores(const Recorder &recorder, const AttendArgs &args,
                                  const ChunkAttention &request,
                                  const AttentionScoresPipelines &pipelines,
                                  const PushTensor &q) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
-    uint64_t most_tile_floats(uint32_t head_dim) const;
+    uint64_t most_tile_floats(const LayerView &layer) const;
     Semaphores next_append();
     Semaphores next_attend();
 
@@ -90,6 +93,7 @@ class VulkanCache final : public CacheDevice {
     DecodeRules rules_;
     CachePipelines pipelines_;
     gpu::DeviceState state_;
+    PrefillSlots slots_;
     gpu::JobList jobs_;
     gpu::Table constants_;  // StepTable, LayerInfo [layers]
     gpu::Table partials_;   // of one call of attention
