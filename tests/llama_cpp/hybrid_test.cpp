@@ -175,7 +175,9 @@ void check_drafts(const Model &model, const std::string &plan) {
 
 void test_hybrids(const std::vector<std::string> &paths) {
     for (const std::string &path : paths) {
-        const Model model(path);
+        // ggml's products on a CPU with AMX are wrong where several sequences decode together: it
+        // reads weights of the second sequence after the end of the matrix.
+        const Model model(path, is_on_gpu() ? 999 : 0, /*has_repacked=*/false);
         for (const char *plan : {"fp16", "kitty-pro"}) {
             check_sequences(model, plan);
             check_refusals(model, plan);
