@@ -369,6 +369,13 @@ def decode_speed(point: dict) -> float:
     return point['decoded'] / point['decode_s']
 
 
+def llama_cells(point: dict | None) -> tuple[str, str]:
+    """Prefill, where it was measured, and decode."""
+    if point is None:
+        return '-', '-'
+    return f'{point["tokens"] / point["prefill_s"]:.1f}' if point['prefill_s'] else '-', f'{decode_speed(point):.2f}'
+
+
 def llama_rows(record: dict) -> str:
     """Tokens per second of each cache in llama.cpp, and its bytes for all tokens of the longest point."""
     lengths = sorted({point['tokens'] for model in record['models'] for cache in model['caches'] for point in cache['points']})
@@ -380,10 +387,7 @@ def llama_rows(record: dict) -> str:
         name = [*([model['geometry']] if has_names else []), *([str(model.get('threads', 1))] if has_threads else [])]
         for cache in model['caches']:
             points = {point['tokens']: point for point in cache['points']}
-            has_prefill = cache.get('prompt_threads', cache['threads']) == cache['threads']  # of others with as many threads
-            cells = [cell for length in lengths for cell in (
-                (f'{length / points[length]["prefill_s"]:.1f}' if has_prefill else '-', f'{decode_speed(points[length]):.2f}')
-                if length in points else ('-', '-'))]
+            cells = [cell for length in lengths for cell in llama_cells(points.get(length))]
             rows.append([*name, f'`{cache["cache"]}`', *([f'{cache["kv_bytes"] / 2 ** 20:.1f} MiB'] if has_bytes else []), *cells])
     return table([*(['model'] if has_names else []), *(['threads'] if has_threads else []), 'cache', *(['KV bytes'] if has_bytes else []),
                   *(f'{part}, {length} tokens' for length in lengths for part in ('prefill', 'decode'))], rows)

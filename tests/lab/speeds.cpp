@@ -22,18 +22,16 @@ constexpr double kLegendHeight = 70;
 constexpr double kAbove = 1.08, kHalf = 0.5;  // space above the highest bar; a step of the axis
 constexpr char kReference[] = "f16";
 
-// Tokens per second of a point; 0 = they compare with none, since another number of threads
-// prefilled.
-double prefill_speed(const Json &cache, const Json &point) {
-    const auto threads = cache.at("threads").get<int>();
-    if (cache.value("prompt_threads", threads) != threads)
+// Tokens per second of a point; 0 = not measured.
+double prefill_speed(const Json &point) {
+    if (point.at("prefill_s").is_null())
         return 0;
     return point.at("tokens").get<double>() / point.at("prefill_s").get<double>();
 }
-double decode_speed(const Json &, const Json &point) {
+double decode_speed(const Json &point) {
     return point.at("decoded").get<double>() / point.at("decode_s").get<double>();
 }
-using Speed = double (*)(const Json &cache, const Json &point);
+using Speed = double (*)(const Json &);
 
 // The point of a cache at a number of tokens, or nullptr.
 const Json *point_at(const Json &cache, double tokens) {
@@ -74,8 +72,7 @@ class Panel {
         for (const Json &point : reference.at("points")) {
             Group group{point.at("tokens").get<double>(), {}};
             for (const std::string &name : names_)
-                group.times.push_back(
-                    times(model, name, group.tokens, speed, speed(reference, point)));
+                group.times.push_back(times(model, name, group.tokens, speed, speed(point)));
             groups_.push_back(std::move(group));
         }
         for (const Group &group : groups_) {
@@ -109,7 +106,7 @@ class Panel {
         for (const Json &cache : model.at("caches")) {
             const Json *point = cache.at("cache") == name ? point_at(cache, tokens) : nullptr;
             if (point != nullptr && reference > 0)
-                return speed(cache, *point) / reference;
+                return speed(*point) / reference;
         }
         return 0;
     }

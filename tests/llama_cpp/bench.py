@@ -55,6 +55,8 @@ def measure(program, model, options, work):
         for point in row['points']:
             print(f'{cache:10}{point["tokens"]:7} tokens: prefill {point["tokens"] / point["prefill_s"]:8.1f}, decode '
                   f'{point["decoded"] / point["decode_s"]:7.2f} tokens/s', flush=True)
+            if options.prompt_threads != options.threads:
+                point['prefill_s'] = None  # it compares with no other row
         yield row
 
 

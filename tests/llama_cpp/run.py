@@ -180,7 +180,7 @@ class Cases:
         self.case('windows', *[self.models[name] for name in ('gemma2', 'gemma3', 'gpt-oss')])
 
     def hybrids(self):
-        self.case('hybrids', *[self.models[name] for name in ('lfm2', 'qwen35', 'falcon-h1')])
+        print(self.case('hybrids', *[self.models[name] for name in ('lfm2', 'qwen35', 'falcon-h1')]).decode(), end='')
 
     def sequences(self):
         self.case('sequences', self.models['llama'])
