@@ -36,7 +36,7 @@ LK_API lk_status lk_auto_init(lk_auto *options, size_t struct_bytes);
  * without costs and for strips of 16 key channels, down to 1.125 bits at head_dim 128. Groups have
  * 128, 64 or 32 codes, metadata is FP8 or FP16, pages stay at 16 bits if the limit allows, and
  * ranges are clipped if clip costs are known. The statistics give the error of each width
- * (docs/CALIBRATION.md); lk_calibrator_set_costs() makes it more precise. Equal statistics and
+ * (docs/planners.md); lk_calibrator_set_costs() makes it more precise. Equal statistics and
  * options give equal plans.
  *
  * options  not NULL

@@ -159,7 +159,7 @@ LK_API lk_status lk_cost_run_get_counts(const lk_cost_run *run, uint32_t *n_meas
 LK_API lk_status lk_cost_run_finish(const lk_cost_run *run, lk_calibrator *calibrator);
 
 /* Write the divergences of a run, so that a measurement can go on in another process. Equal
- * divergences give equal bytes. docs/CALIBRATION.md has the layout.
+ * divergences give equal bytes. docs/costs.md has the layout.
  *
  * buffer        [capacity_bytes]; may be NULL with capacity 0
  * needed_bytes  set to 64 and 8 for each trial
@@ -181,7 +181,7 @@ LK_API lk_status lk_cost_run_resume(lk_cost_run *run, const void *bytes, size_t 
 
 /* Make documents on which costs show: running text, the text itself; repeated words, lists of 60
  * words, each four times over; values of words, 40 lines of a word and a number, four times in
- * other orders; and assignments of numbers to words and of words to words (docs/CALIBRATION.md).
+ * other orders; and assignments of numbers to words and of words to words (docs/costs.md).
  * All words come from the text. A host without a text in Latin letters takes another text's words,
  * or documents of its own. Equal arguments give equal bytes. Any thread.
  *

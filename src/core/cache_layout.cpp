@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache_layout.h"
 
+#include <algorithm>
+
 #include "core/cache.h"
 
 namespace lk {

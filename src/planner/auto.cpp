@@ -1,6 +1,6 @@
 // From statistics and a limit of bytes alone to a plan. The keys and the values of each head have
 // a list of forms with the error that each makes in attention's output and its bytes; of all heads'
-// forms those of the least total error are taken that fit (docs/CALIBRATION.md).
+// forms those of the least total error are taken that fit (docs/planners.md).
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The divergences of a cost run as bytes (docs/CALIBRATION.md), which a reader distrusts.
+// The divergences of a cost run as bytes (docs/costs.md), which a reader distrusts.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>

@@ -1,4 +1,4 @@
-// Texts on which costs show (docs/CALIBRATION.md), made from the words of another text.
+// Texts on which costs show (docs/costs.md), made from the words of another text.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

@@ -174,6 +174,7 @@ void rig_pair_compare_stats(const rig_pair *p) {
     assert_int_equal(a.metadata_bytes, b.metadata_bytes);
     assert_int_equal(a.recent_bytes, b.recent_bytes);
     assert_int_equal(a.pages_shrunk, b.pages_shrunk);
-    assert_int_equal(a.reserved_bytes, b.reserved_bytes);
+    // A device lays out many blocks at once, so its pages may lie in more extents.
+    assert_int_equal(a.reserved_bytes - a.fragmented_bytes, b.reserved_bytes - b.fragmented_bytes);
     assert_memory_equal(a.plane_bytes, b.plane_bytes, sizeof a.plane_bytes);
 }

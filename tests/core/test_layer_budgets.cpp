@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/memory/layer_budgets.h"
 
+#include <algorithm>
 #include <set>
 
 #include "cache_rig.h"

@@ -89,9 +89,18 @@ static void capabilities(void **state) {
     good.head_dim = 72;
     assert_int_equal(lk_context_supports(f.r.context, &good), LK_E_ARGUMENT);
     rig_sentence("72");
-    good.head_dim = 272;
+    good.head_dim = 528;
     assert_int_equal(lk_context_supports(f.r.context, &good), LK_E_ARGUMENT);
-    rig_sentence("272");
+    rig_sentence("528");
+    // Prefill above 256 channels needs the shared memory that some devices have.
+    good.head_dim = 272;
+    const lk_status wide = lk_context_supports(f.r.context, &good);
+    if (wide != LK_OK) {
+        assert_int_equal(wide, LK_E_UNSUPPORTED);
+        rig_sentence("272");
+    }
+    for (good.head_dim = 288; good.head_dim <= 512; good.head_dim += 16)
+        assert_int_equal(lk_context_supports(f.r.context, &good), wide);
     good.head_dim = 64;
     good.memory = LK_MEMORY_HOST;
     assert_int_equal(lk_context_supports(f.r.context, &good), LK_E_UNSUPPORTED);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divergences once more in NumPy: from logits, and the bytes of cost runs as docs/CALIBRATION.md has them.
+"""Divergences once more in NumPy: from logits, and the bytes of cost runs as docs/costs.md has them.
 
 usage: costs.py STATS_TOOL FILE...
 """

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "format/codec.h"

@@ -34,6 +34,8 @@ RECURRENT = {
     'granite4': ('granitemoehybrid', 4, dict(_MAMBA, layer_types=[STATE, FULL] * 2, num_local_experts=2,
                                              num_experts_per_tok=1, shared_intermediate_size=64,
                                              attention_multiplier=0.1)),
+    'granite4-state-last': ('granitemoehybrid', 3, dict(_MAMBA, layer_types=[STATE, FULL, STATE], num_local_experts=0,
+                                                        shared_intermediate_size=64, attention_multiplier=0.1)),
     'falcon-h1': ('falcon_h1', 3, dict(_MAMBA, mamba_d_ssm=128, head_dim=32)),
     'nemotron-h': ('nemotron_h', 6, dict(layers_block_type=[STATE, 'moe', FULL, 'mlp', STATE, FULL], head_dim=32,
                                          mamba_num_heads=4, mamba_head_dim=32, ssm_state_size=16, n_groups=1,

@@ -7,7 +7,7 @@ import os
 import pathlib
 
 import pytest
-from families import FAMILIES, MIXING
+from families import FAMILIES, MIXING, RESTARTING
 
 if os.environ.get('LOWKEY_REQUIRE_TRANSFORMERS'):  # a run that is for the adapter may not leave it out
     import torch
@@ -15,6 +15,8 @@ if os.environ.get('LOWKEY_REQUIRE_TRANSFORMERS'):  # a run that is for the adapt
 else:
     torch = pytest.importorskip('torch')
     transformers = pytest.importorskip('transformers', minversion='5.0')
+
+from lowkey.transformers import LowkeyCache  # after torch, without which the tests are skipped
 
 torch.set_num_threads(1)  # the models are small; other work may share the machine
 
@@ -54,15 +56,32 @@ def make_model(name: str, device: str = 'cpu'):
     config = transformers.AutoConfig.for_model(kind, **{**COMMON, 'num_hidden_layers': n_layers, **options})
     torch.manual_seed(len(name))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=plain_attention(name)).eval()
+    sharpen(model, {('.bias', 'sinks', 'qk_norm.temp'): 0.5} | ({MIXING: 0.1} if name in FAMILIES else {}))
+    return model.to(device)
+
+
+def sharpen(model, others):
+    """Weights large enough for attention to prefer some tokens.
+
+    others  the deviation of other weights, by the ends of their names"""
     with torch.no_grad():
         for label, weight in model.named_parameters():
-            if label.endswith(('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight')):
-                weight.normal_(0, 0.15)
-            elif label.endswith(('.bias', 'sinks', 'qk_norm.temp')):
-                weight.normal_(0, 0.5)
-            elif name in FAMILIES and label.endswith(MIXING):
-                weight.normal_(0, 0.1)
-    return model.to(device)
+            for ends, deviation in {('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight'): 0.15, **others}.items():
+                if label.endswith(ends):
+                    weight.normal_(0, deviation)
+                    break
+
+
+def is_as_before(model, attention='sdpa'):
+    """Whether no cache and no planner holds the model."""
+    return model.config._attn_implementation == attention and all(p.requires_grad for p in model.parameters())
+
+
+def cache_logits(model, plan, ids, n):
+    """Logits of all tokens after the first n, which a LowkeyCache of a plan has."""
+    with LowkeyCache(model.config, plan, '64MiB') as cache, torch.no_grad():
+        model(ids[:, :n], past_key_values=cache, logits_to_keep=1)
+        return model(ids[:, n:], past_key_values=cache).logits
 
 
 def own_model():
@@ -101,6 +120,25 @@ class RoundedCache(transformers.DynamicCache):
         return super().update(*(x.half().to(x.dtype) for x in (key_states, value_states)), *arguments, **options)
 
 
+def feed(model, cache, *chunks, mask=None):
+    """Logits of chunks that follow what the cache has, [batch, n_tokens, vocabulary]. Positions are named, because
+    Bamba begins at 0 without them.
+
+    mask  [batch, n_tokens] of all columns, those before the chunks included"""
+    found = []
+    with torch.no_grad():
+        for chunk in chunks:
+            first = cache.get_seq_length()
+            end = first + chunk.shape[1]
+            positions = torch.arange(first, end, device=chunk.device).expand(len(chunk), -1)
+            found.append(model(chunk, position_ids=positions, past_key_values=cache,
+                               attention_mask=None if mask is None else mask[:, :end]).logits)
+    return torch.cat(found, 1).float()
+
+
+EXACT = (None, RoundedCache)
+
+
 def tokens(seed: int, *shape: int, device: str = 'cpu'):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(2, COMMON['vocab_size'], shape, generator=generator).to(device)
@@ -130,3 +168,20 @@ def assert_within_rounding(got, want, rounded):
     assert explained > 0, 'the models have keys that FP16 does not hold'
     error = (got - want).abs().max().item()
     assert error <= 3 * explained + 1e-5 * want.abs().max().item(), (error, explained)
+
+
+def host_cache(model, kind=None):
+    return (kind or transformers.DynamicCache)(config=model.config)
+
+
+def chunks_of(name, ids, *lengths):
+    """A text in chunks: after the first one single tokens, where the model knows no others."""
+    if name in RESTARTING:
+        lengths = (lengths[0], *[1] * sum(lengths[1:]))
+    return ids[:, :sum(lengths)].split(list(lengths), 1)
+
+
+def assert_like_hosts(model, got, *chunks, n_last):
+    """The last logits are those of transformers' own cache after the same chunks."""
+    want, rounded = (feed(model, host_cache(model, kind), *chunks)[:, -n_last:] for kind in EXACT)
+    assert_within_rounding(got, want, rounded)

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 from families import RESTARTING
-from hf import make_model, tokens, torch
-from letters import TEXT, Letters
+from hf import cache_logits, is_as_before, make_model, tokens, torch
+from letters import QUICK, TEXT, Letters, short_probe  # noqa: F401
 
 import lowkey
 from lowkey.transformers import LowkeyCache, calibrate, geometry_of, layers_of, perplexity, plan
@@ -19,14 +19,7 @@ from lowkey.transformers.progress import Progress
 from lowkey.transformers.texts import CostText, Encoder
 from lowkey.transformers.two_bits import packed, packed_tokens
 
-QUICK = dict(texts=TEXT, text_tokens=400, cost_tokens=320, cost_documents=1, cost_samples=1, progress=False)
 FEW = ['gemma3n', 'gemma4', 'qwen3.5', 'lfm2', 'falcon-h1', 'nemotron-h', 'zaya']
-
-
-@pytest.fixture(autouse=True)
-def short_probe(monkeypatch):
-    """The time of a probe grows with the square of its length."""
-    monkeypatch.setattr('lowkey.transformers.sampling.PROBE_REPEATS', 4)
 
 
 @pytest.mark.parametrize('name', FEW)
@@ -44,7 +37,7 @@ def test_methods(name, method, limits):
             for chunk in ids.split(100, 1):
                 model(chunk, past_key_values=cache, logits_to_keep=1)
             assert (cache.stats().pages_packed > 0) == (method != 'pm-kvq')
-    assert model.config._attn_implementation == 'sdpa' and all(p.requires_grad for p in model.parameters())
+    assert is_as_before(model)
 
 
 @pytest.mark.parametrize('name', FEW)
@@ -58,9 +51,7 @@ def test_predictions_are_those_of_a_cache(name):
             if not is_value else lowkey.LayerRule((lowkey.KeyRule(),) * 2, (lowkey.ValueRule(2), lowkey.ValueRule()))
         spec = lowkey.PlanSpec('one', sink_tokens=32, layers=tuple(
             two if layer in (i, own.kv_layer) else lowkey.LayerRule() for i, own in enumerate(geometry.layers)))
-        with LowkeyCache(model.config, spec, '64MiB') as cache, torch.no_grad():
-            model(ids[:, :n], past_key_values=cache, logits_to_keep=1)
-            wanted = model(ids[:, n:], past_key_values=cache).logits
+        wanted = cache_logits(model, spec, ids, n)
         with frozen(model), torch.no_grad():
             context = DocumentContext(model, geometry, ids[0, :n].tolist())
             plain = context.exact(ids[0, n:].tolist())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from hf import COMMON, DEVICES, WINDOW, torch, transformers
+from hf import COMMON, DEVICES, WINDOW, sharpen, torch, transformers
 
 import lowkey
 from lowkey.transformers import LowkeyCache
@@ -23,12 +23,7 @@ def make_model(device: str = 'cpu', window: int = WINDOW):
                                        boi_token_index=81, eoi_token_index=82)
     torch.manual_seed(1)
     model = transformers.Gemma3ForConditionalGeneration._from_config(config, attn_implementation='eager').eval()
-    with torch.no_grad():
-        for label, weight in model.named_parameters():
-            if label.endswith(('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight')):
-                weight.normal_(0, 0.15)
-            elif label.endswith('mm_input_projection_weight'):
-                weight.normal_(0, 1)
+    sharpen(model, {('mm_input_projection_weight',): 1.0})
     return model.to(device)
 
 
@@ -120,10 +115,7 @@ def make_gemma4():
                                        vision_config=transformers.Gemma4VisionConfig(**vision), audio_config=None)
     torch.manual_seed(2)
     model = transformers.Gemma4ForConditionalGeneration._from_config(config, attn_implementation='eager').eval()
-    with torch.no_grad():
-        for label, weight in model.named_parameters():
-            if label.endswith(('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight')):
-                weight.normal_(0, 0.15)
+    sharpen(model, {})
     return model
 
 

@@ -10,7 +10,7 @@ import pytest
 from hf import transformers
 
 import lowkey
-from lowkey.transformers import geometry_of, layers_of
+from lowkey.transformers import geometry_of, layers_of, states_of
 
 PAGE = pathlib.Path(__file__).parents[3] / 'docs/models.md'
 ROWS = [[cell.strip() for cell in line.strip('|').split('|')] for line in PAGE.read_text().splitlines()
@@ -19,6 +19,22 @@ ROWS = [[cell.strip() for cell in line.strip('|').split('|')] for line in PAGE.r
 SENTENCES = {'latent keys': 'latent keys', 'keys of 192 channels': 'keys of 192 channels and values of 128',
              'chunked attention': 'chunked_attention', 'states outside of any cache': 'in its modules, where no cache',
              'no attention over heads': 'no attention over heads'}
+
+STATE, FULL = 'linear_attention', 'full_attention'
+
+
+def mixed(n_layers, attention, others=(STATE,)):
+    """The kinds of layers: those with attention at these numbers, the others in turn."""
+    return [FULL if i in attention else others[i % len(others)] for i in range(n_layers)]
+
+
+# What the configuration of a type has next to its heads.
+LAYERS = {
+    '`jamba`': dict(attn_layer_period=14, attn_layer_offset=7),
+    '`lfm2`': dict(layer_types=mixed(16, (2, 5, 8, 10, 12, 14), ('conv',))),
+    '`granitemoehybrid`': dict(layer_types=mixed(40, (5, 15, 25, 35)), mamba_n_heads=48, mamba_d_head=64),
+    '`nemotron_h`': dict(layers_block_type=mixed(52, (5, 12, 19, 26, 33, 42), (STATE, 'moe'))),
+}
 
 
 def config_of(row):
@@ -33,9 +49,7 @@ def config_of(row):
             options |= dict(global_head_dim=global_dim, num_kv_shared_layers=n_reading_of(row))
             if n_global != n_kv:  # Gemma 4 has fewer global KV heads where their values are keys
                 options |= dict(num_global_key_value_heads=n_global, attention_k_eq_v=True)
-    if kind == '`jamba`':
-        options |= dict(attn_layer_period=14, attn_layer_offset=7)
-    return transformers.AutoConfig.for_model(kind.strip('`'), **options)
+    return transformers.AutoConfig.for_model(kind.strip('`'), **options, **LAYERS.get(kind, {}))
 
 
 def shapes_of(row):
@@ -51,7 +65,7 @@ def n_reading_of(row):
 
 
 def test_the_table_is_read():
-    assert len(ROWS) == 36 and {row[6].split(':')[0].split(',')[0] for row in ROWS} == {'runs', 'refused'}
+    assert len(ROWS) == 40 and {row[6].split(':')[0].split(',')[0] for row in ROWS} == {'runs', 'refused'}
 
 
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row[0])
@@ -69,6 +83,6 @@ def test_row(row):
     assert shapes == set(shapes_of(row))
     assert any(one.window_tokens for one in geometry.layers) == ('windows' in verdict)
     assert any(one.soft_cap for one in geometry.layers) == ('soft-cap' in verdict)
-    assert bool(found.states) == ('states' in verdict)
+    assert bool(found.states) == ('states too' in verdict) == bool(states_of(config))
     assert len(geometry.layers) - len(geometry.kv_layers) == n_reading_of(row)
     assert lowkey.Plan.preset('kitty-pro', geometry).bytes(8192).bits_per_value < 3

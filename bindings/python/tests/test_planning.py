@@ -13,8 +13,8 @@ import sys
 import weakref
 
 import pytest
-from hf import make_model, torch, transformers
-from letters import TEXT, Letters
+from hf import cache_logits, is_as_before, make_model, torch, transformers
+from letters import QUICK, TEXT, Letters, short_probe  # noqa: F401
 
 import lowkey
 from lowkey.transformers import LowkeyCache, geometry_of, perplexity, plan, sink_logits_of, token_ids
@@ -25,26 +25,13 @@ from lowkey.transformers.costs import CostRequest, _Measurement, divergences, me
 from lowkey.transformers.journal import Journal, Place
 from lowkey.transformers.planning import write_file
 from lowkey.transformers.progress import Progress
-from lowkey.transformers.texts import (PROBE_TOKENS, CostText, Encoder, Random, make_cost_texts, read_texts,
-                                         shipped_text)
+from lowkey.transformers.texts import PROBE_TOKENS, CostText, Encoder, Random, make_cost_texts, read_texts, shipped_text
 from lowkey.transformers.two_bits import packed, packed_tokens
-
-QUICK = dict(texts=TEXT, text_tokens=400, cost_tokens=320, cost_documents=1, cost_samples=1, progress=False)
-
-
-@pytest.fixture(autouse=True)
-def short_probe(monkeypatch):
-    """The time of a probe grows with the square of its length."""
-    monkeypatch.setattr('lowkey.transformers.sampling.PROBE_REPEATS', 4)
 
 
 def request(n_texts=2, **options):
     ids = Encoder(Letters())(TEXT)
     return CostRequest([CostText('text', ids[i * 7:i * 7 + 400]) for i in range(n_texts)], [1], 320, **options)
-
-
-def is_as_before(model, attention='sdpa'):
-    return model.config._attn_implementation == attention and all(p.requires_grad for p in model.parameters())
 
 
 @pytest.mark.parametrize('method, limits', [
@@ -231,9 +218,7 @@ def test_predictions_are_those_of_a_cache(name):
                                (lowkey.ValueRule(),) + ((lowkey.ValueRule(2, group=32),) if is_value else
                                                         (lowkey.ValueRule(),)))
         spec = lowkey.PlanSpec('one', sink_tokens=32, layers=(exact,) * layer + (two,))
-        with LowkeyCache(model.config, spec, '64MiB') as cache, torch.no_grad():
-            model(ids[:, :n], past_key_values=cache, logits_to_keep=1)
-            wanted = model(ids[:, n:], past_key_values=cache).logits
+        wanted = cache_logits(model, spec, ids, n)
         with frozen(model), torch.no_grad():
             context = DocumentContext(model, geometry, ids[0, :n].tolist())
             plain = context.exact(ids[0, n:].tolist())

@@ -11,11 +11,12 @@ import pytest
 from hf import (
     COMMON,
     DEVICES,
+    EXACT,
     MODEL_FOLDER,
     MODELS,
-    RoundedCache,
     assert_padded_prompts_decode,
     assert_within_rounding,
+    host_cache,
     logits,
     make_model,
     own_model,
@@ -33,10 +34,6 @@ def lowkey_cache(model, plan='fp16', budget='256MiB', **options):
     return LowkeyCache(model.config, plan, budget, sink_logits=sink_logits_of(model), **options)
 
 
-def host_cache(model, kind=None):
-    return (kind or transformers.DynamicCache)(config=model.config)
-
-
 @pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', MODELS)
 def test_logits_equal_the_hosts_within_rounding(name, device):
@@ -44,7 +41,7 @@ def test_logits_equal_the_hosts_within_rounding(name, device):
     model = make_model(name, device)
     ids = tokens(1, 2, 111, device=device)
     chunks = ids.split([80, 28, 1, 1, 1], 1)
-    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in (None, RoundedCache))
+    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in EXACT)
     with lowkey_cache(model) as cache:
         got = logits(model, cache, *chunks)
         assert cache.lengths == [111, 111] and cache.get_seq_length() == 111
@@ -81,7 +78,7 @@ def test_left_padding(name):
         assert cache.lengths == [n + 5 for n in lengths] and cache.n_columns == width + 5
         got = torch.cat(passes, 1)
     for i, (row, n) in enumerate(zip(rows, lengths)):
-        want, rounded = (logits(model, host_cache(model, kind), row) for kind in (None, RoundedCache))
+        want, rounded = (logits(model, host_cache(model, kind), row) for kind in EXACT)
         assert_within_rounding(got[i:i + 1, width - n:], want, rounded)
 
 
@@ -119,7 +116,7 @@ def test_rows_are_repeated():
         got = model(ids[[0, 0, 1, 1], 20:], past_key_values=cache).logits
         with pytest.raises(lowkey.BudgetError, match='max_sequences of 4'):
             cache.batch_repeat_interleave(2)
-    want, rounded = (logits(model, host_cache(model, kind), ids)[[0, 0, 1, 1], 20:] for kind in (None, RoundedCache))
+    want, rounded = (logits(model, host_cache(model, kind), ids)[[0, 0, 1, 1], 20:] for kind in EXACT)
     assert_within_rounding(got, want, rounded)
 
 
@@ -185,7 +182,7 @@ def test_chunks_of_a_prompt(device):
         kept = row.chunks()
         assert kept.assigned == classes and (kept.n_low, kept.n_high) == (4, 4)
         assert len(row) == ids.shape[1] and store.stats().payload_bytes > 0
-    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in (None, RoundedCache))
+    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in EXACT)
     n_prompt = chunks[0].shape[1]
     assert_within_rounding(got[0], want[:, :n_prompt], rounded[:, :n_prompt])
     packed = (got[1] - want[:, n_prompt:]).norm() / want[:, n_prompt:].norm()
@@ -235,7 +232,7 @@ def test_crop_and_rows():
         model(ids[:1], past_key_values=cache)
         assert cache.lengths == [40]
     whole, rounded = (logits(model, host_cache(model, kind), ids[[2, 0], :35], ids[[2, 0], 35:])[:, 35:]
-                      for kind in (None, RoundedCache))
+                      for kind in EXACT)
     assert_within_rounding(again, whole, rounded)
 
 
@@ -274,7 +271,7 @@ def test_own_model():
     text = (MODEL_FOLDER / 'README.md').read_bytes()[:700]
     ids = torch.tensor([[0, *text]])
     chunks = ids.split([600, 90, 11], 1)
-    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in (None, RoundedCache))
+    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in EXACT)
 
     def loss(found):
         return torch.nn.functional.cross_entropy(found[0, :-1], ids[0, 1:]).item()
@@ -297,7 +294,7 @@ def test_a_failed_pass_is_dropped():
         hook.remove()
         assert cache.lengths == [12] and cache.get_seq_length() == 12
         got = logits(model, cache, ids[:, 12:])
-    want, rounded = (logits(model, host_cache(model, kind), ids)[:, 12:] for kind in (None, RoundedCache))
+    want, rounded = (logits(model, host_cache(model, kind), ids)[:, 12:] for kind in EXACT)
     assert_within_rounding(got, want, rounded)
 
 
@@ -404,7 +401,7 @@ def test_a_copy_is_a_fork():
     assert model.config._attn_implementation == 'sdpa'
     for got, more in ((first, ids[:, 40:50]), (second, ids[:, 50:])):
         want, rounded = (logits(model, host_cache(model, kind), ids[:, :40], more)[:, 40:]
-                         for kind in (None, RoundedCache))
+                         for kind in EXACT)
         assert_within_rounding(got, want, rounded)
     with torch.no_grad(), lowkey_cache(model, max_sequences=2) as cache:
         model(ids, past_key_values=cache)

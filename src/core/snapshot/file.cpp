@@ -4,6 +4,7 @@
 #include "core/snapshot/file.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include <fcntl.h>

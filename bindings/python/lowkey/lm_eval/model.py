@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 import time
@@ -22,6 +23,7 @@ from ..plan import Plan, PlanSize, PlanSpec, as_plan
 from ..transformers import LowkeyCache, geometry_of, layers_of, sink_logits_of
 from ..transformers.capture import check_free, frozen
 from ..transformers.scoring import scores
+from ..transformers.state_shapes import states_size
 from .contexts import MOST_KEPT, SharedContexts
 
 _Request = tuple[Any, list[int], list[int]]  # what the harness calls it (or None), context, continuation
@@ -63,8 +65,12 @@ class LowkeyLM(HFLM):
         self.n_tokens, self.longest_tokens, self.seconds = 0, 0, 0.0
 
     def size(self) -> PlanSize:
-        """The bytes of a cache for the longest request so far."""
-        return self.plan.bytes(max(self.longest_tokens, 1), 1, self.chunk_tokens)
+        """The bytes of a cache for the longest request so far, states included."""
+        size = self.plan.bytes(max(self.longest_tokens, 1), 1, self.chunk_tokens)
+        return dataclasses.replace(size, cache_bytes=size.cache_bytes + self._states_size(1))
+
+    def _states_size(self, n_sequences: int) -> int:
+        return states_size(self.model.config, n_sequences, self.model.dtype)
 
     def close(self) -> None:
         """Free what is kept between requests. Twice is fine; the next request takes it again."""
@@ -139,10 +145,11 @@ class LowkeyLM(HFLM):
             self._context = Context(device.type, device.index or 0, n_threads=threads)
         # One sequence more than there are: steps that are not of chunk_tokens take more bytes on their way.
         n_bytes = self.plan.bytes(n_tokens, n_sequences + 1, self.chunk_tokens).cache_bytes
+        n_bytes += self._states_size(n_sequences)
         started = time.monotonic()
         with torch.no_grad(), frozen(self.model), \
                 LowkeyCache(self.model.config, self.plan, self._budget or n_bytes, sink_logits=self._sinks,
                             max_sequences=n_sequences, max_step_tokens=batch * self.chunk_tokens,
-                            context=self._context) as cache:
+                            context=self._context, state_versions=0) as cache:
             yield cache
         self.seconds += time.monotonic() - started

@@ -17,6 +17,7 @@ from .evaluation import Perplexity, perplexity
 from .geometry import ModelLayers, geometry_of, layers_of, sink_logits_of
 from .ids import token_ids
 from .planning import plan
+from .state_shapes import states_of
 
 __all__ = ['LowkeyCache', 'ModelLayers', 'Perplexity', 'calibrate', 'geometry_of', 'layers_of', 'perplexity', 'plan',
-           'sink_logits_of', 'token_ids']
+           'sink_logits_of', 'states_of', 'token_ids']

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import StateError, UnsupportedError
+from .batch import NextPass
 from .spans import read_mask
 
 if TYPE_CHECKING:
@@ -26,6 +28,27 @@ def tag(key: torch.Tensor, cache: LowkeyCache, layer: int) -> torch.Tensor:
     """Attach the cache to the new keys of a layer, because the attention function gets the keys but not the cache."""
     setattr(key, _TAG, (cache, layer))
     return key
+
+
+# The cache that a pass was announced to, until the model makes the pass's mask: a mask function gets no cache.
+_announced = threading.local()
+
+
+def announce(cache: LowkeyCache) -> None:
+    """The mask that the model makes next is of a pass over the cache."""
+    _announced.cache = weakref.ref(cache)
+
+
+def _show(found: torch.Tensor | None, batch_size: int, q_length: int, options: dict[str, Any]) -> None:
+    """Give the mask of a pass to the cache that the pass was announced to."""
+    cache = getattr(_announced, 'cache', lambda: None)()
+    _announced.cache = lambda: None
+    if cache is None:
+        return
+    device, dtype = options['device'], options['dtype']
+    if torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+    cache._see(NextPass(device, dtype, batch_size, q_length, found))
 
 
 def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -72,9 +95,11 @@ def mask(batch_size: int, q_length: int, kv_length: int, attention_mask: torch.T
     if not is_causal:
         return read_mask(options['mask_function'], batch_size, q_length, kv_length, int(options.get('q_offset', 0)),
                          attention_mask, options.get('device'))
-    if attention_mask is None or bool(attention_mask.all()):
-        return None
-    return attention_mask.bool()[:, None, None]
+    found = None
+    if attention_mask is not None and not bool(attention_mask.all()):
+        found = attention_mask.bool()[:, None, None]
+    _show(found, batch_size, q_length, options)
+    return found
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attention)

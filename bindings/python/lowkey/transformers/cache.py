@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,116 +15,18 @@ from transformers.cache_utils import Cache as HostCache
 from ..cache import Cache, CacheStats, Sequence
 from ..context import Context
 from ..errors import ArgumentError, BudgetError, ClosedError, StateError, UnsupportedError
-from ..plan import Geometry, Plan, PlanSpec, as_plan
+from ..plan import Plan, PlanSpec, as_plan
 from ..step import Step
-from .attention import Switch
+from .attention import Switch, announce
+from .batch import Batch, NextPass
 from .geometry import geometry_of, layers_of
 from .graph import DecodeGraphs, switch
 from .layers import make_layers
+from .repeats import Repeats
 from .spans import Spans, is_whole
+from .state_shapes import StateTensor, state_tensors, states_of
 from .states import States
-
-_LEAST_SEQUENCES, _LEAST_STEP_TOKENS = 8, 2048
-
-
-def _computes_all_logits() -> bool:
-    """Whether the pass that is running was begun by a model's forward() that returns logits of all tokens."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == 'forward' and 'logits_to_keep' in frame.f_locals:
-            kept = frame.f_locals['logits_to_keep']
-            return isinstance(kept, int) and kept == 0
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-class _Store:
-    """The cache of lowkey that a LowkeyCache and its copies share. The last of them to close ends it.
-
-    max_sequences    given by the user; None = at least _LEAST_SEQUENCES, and twice the first batch
-    max_step_tokens  given by the user; None = at least _LEAST_STEP_TOKENS, and those of the first pass
-    """
-
-    def __init__(self, plan: Plan, budget: int | str, geometry: Geometry, max_sequences: int | None,
-                 max_step_tokens: int | None):
-        self.plan, self.budget, self.geometry = plan, budget, geometry
-        self.given_sequences, self.given_step_tokens = max_sequences, max_step_tokens
-        self.max_sequences = self.max_step_tokens = 0
-        self.context: Context | None = None
-        self.cache: Cache | None = None
-        self.own_context = self.own_cache = True
-        self.n_users = 1
-        self.step: Step | None = None
-        self.graphs: DecodeGraphs | None = None
-        self.abandoned: list[Sequence] = []  # of copies that nobody closed
-        packs = plan.bytes(2**14).bits_per_value < 16  # not by classes of chunks, which the host assigns
-        self.recent_tokens = plan.recent_tokens if packs else 2**63
-        self._warned = False
-
-    def open(self, batch: int, n_tokens: int) -> Cache:
-        """The cache, opened for the first pass; opened anew for a larger one while it holds no sequence."""
-        if self.cache is not None and self.own_cache and not self.cache.stats().n_sequences and (
-                batch > self.max_sequences or n_tokens > self.max_step_tokens):
-            self._drop_graphs()
-            self.cache.close()
-            self.cache = None
-        if self.cache is None:
-            assert self.context is not None
-            self.max_sequences = self.given_sequences or max(_LEAST_SEQUENCES, 2 * batch)
-            self.max_step_tokens = self.given_step_tokens or max(_LEAST_STEP_TOKENS, n_tokens)
-            self.cache = Cache(self.context, self.plan, self.budget, geometry=self.geometry,
-                               max_sequences=self.max_sequences, max_step_tokens=self.max_step_tokens)
-        if self.own_cache and n_tokens > self.max_step_tokens:
-            raise ArgumentError(f'a forward pass of {n_tokens} tokens, the cache takes {self.max_step_tokens}: give '
-                                f'LowkeyCache max_step_tokens={n_tokens}, or generate() '
-                                f'prefill_chunk_size={self.max_step_tokens // batch or 1}')
-        return self.cache
-
-    def _drop_graphs(self) -> None:
-        """Before the cache ends that they write to."""
-        if self.graphs is not None:
-            self.graphs.clear()
-
-    def drop_step(self) -> None:
-        """Discard the step that a failed pass left open, and remove what copies left."""
-        if self.step is not None and self.step.open:
-            self.step.discard()
-        self.step = None
-        while self.abandoned:
-            self._remove(self.abandoned.pop())
-
-    def warn_of_scores(self, n_tokens: int) -> None:
-        """Warn once of a long pass that computes the logits of all its tokens: scores of it show no packing."""
-        if self._warned or n_tokens <= self.recent_tokens or not _computes_all_logits():
-            return
-        self._warned = True
-        warnings.warn(f'a pass of {n_tokens} tokens computes the logits of all of them, but attends to its own tokens '
-                      f'at 16 bits, and the plan packs after {self.recent_tokens}: scores of such a pass look lossless '
-                      'under any plan. Score in shorter passes, as lowkey.transformers.perplexity() does, or give a '
-                      'prompt logits_to_keep=1', UserWarning, stacklevel=2)
-
-    def _remove(self, sequence: Sequence) -> None:
-        if self.cache is not None and not self.cache.closed:
-            sequence.remove()
-
-    def abandon(self, sequences: list[Sequence]) -> None:
-        """Remember the sequences of a collected copy. The garbage collector may run within any call."""
-        self.n_users -= 1
-        self.abandoned += sequences
-
-    def leave(self, sequences: list[Sequence]) -> None:
-        """End one user, whose sequences these are, and the cache with the last one."""
-        self.drop_step()
-        self.n_users -= 1
-        if not self.n_users:
-            self._drop_graphs()
-        if self.n_users or not self.own_cache:
-            for sequence in sequences:
-                self._remove(sequence)
-        elif self.cache is not None:
-            self.cache.close()
-        if not self.n_users and self.own_context and self.context is not None:
-            self.context.close()
+from .store import Store
 
 
 class LowkeyCache(HostCache):
@@ -143,6 +43,9 @@ class LowkeyCache(HostCache):
     sink_logits      [n_layers][n_query_heads] of models that learn them: sink_logits_of(model)
     context          an open Context to share; default: a new one
     n_threads        threads of a new context on the CPU; default: those of torch
+    state_versions   earlier versions of the states of recurrent layers and convolutions that a sequence keeps, to
+                     which crop() and rollback() can go back: those before the last passes
+    state_interval   tokens between kept versions, at least
     graph            passes of one token a prompt run from CUDA graphs, which the cache captures; needs the model in
                      place of model.config. Where a pass cannot be captured, a warning has the reason, and passes run
                      without a graph
@@ -153,9 +56,10 @@ class LowkeyCache(HostCache):
     next pass discards a step that an exception left open. ``copy.deepcopy(cache)`` is a fork: it shares pages and
     budget with the original, and each is closed for itself.
 
-    Layers without attention over heads, recurrent ones and convolutions, keep their states in objects of transformers
-    within the cache, outside the budget: ``state_bytes``. Forks, beams and reset() take the states along. crop() goes
-    back before the last pass or to the beginning; where recurrent states cannot follow, it raises UnsupportedError.
+    Layers without attention over heads, recurrent ones and convolutions, keep their states in the cache as well, within
+    the budget: ``stats().state_bytes``. Forks, beams, snapshots and reset() take the states along. crop() goes to
+    lengths whose states are kept, and to others if the cache is given the model; rollback() goes to the newest such
+    length.
 
     The first pass raises the errors of lowkey.Cache; models with other layers raise UnsupportedError.
     """
@@ -164,7 +68,7 @@ class LowkeyCache(HostCache):
                  budget: int | str = '1GiB', *, device: Any = None, max_sequences: int | None = None,
                  max_step_tokens: int | None = None,
                  scale: float | None = None, sink_logits: Any = None, context: Context | None = None,
-                 n_threads: int | None = None, graph: bool = False):
+                 n_threads: int | None = None, state_versions: int = 1, state_interval: int = 1, graph: bool = False):
         model = config if isinstance(config, torch.nn.Module) else None
         config = config if model is None else model.config
         if graph and model is None:
@@ -174,20 +78,23 @@ class LowkeyCache(HostCache):
         if graph and self.model_layers.states:
             raise UnsupportedError(f'graph=True runs some passes twice and keeps one of them, and the states of '
                                    f'{self.model_layers.kind} would change twice: leave graph out')
-        store = _Store(as_plan(plan, self.geometry), budget, self.geometry, max_sequences, max_step_tokens)
+        store = Store(as_plan(plan, self.geometry), budget, self.geometry, max_sequences, max_step_tokens,
+                      state_versions, state_interval)
         store.context, store.own_context = context, context is None
         store.graphs = DecodeGraphs() if graph else None
         self._model: torch.nn.Module | None = model if graph else None
+        self._repeats = Repeats(model, self) if model is not None and self.model_layers.states else None
         self._n_threads, self._device = n_threads, None if device is None else torch.device(device)
         self._closed = False
         self._own_sequences = True
-        self.n_columns = 0  # tokens of a prompt so far, padding included
+        self._columns = 0  # committed tokens of a prompt, padding included
         self._passes: list[tuple[int, torch.Tensor | None]] = []  # columns, and which are tokens (None: all)
-        self._batch: _Batch | None = None
+        self._batch: Batch | None = None  # of the pass whose step is open
+        self._next: NextPass | None = None
         self._in_graph = False
         self._start(store, config.get_text_config(decoder=True))
 
-    def _start(self, store: _Store, config: Any) -> None:
+    def _start(self, store: Store, config: Any) -> None:
         """Join a store, and switch the configuration."""
         self.sequences: list[Sequence] = []  # one list for life, which the finalizer holds
         self._store, self._config = store, config
@@ -195,19 +102,20 @@ class LowkeyCache(HostCache):
         layers = make_layers(self)
         super().__init__(layers=layers)
         self._states = States(self.model_layers, layers)
+        self._tensors: dict[torch.dtype | None, list[StateTensor]] = {}  # the states of a sequence by data type
         self._switch = Switch(config, self)
         self._undo_forward = None if self._model is None else switch(self._model, self)
         self._end = weakref.finalize(self, store.abandon, self.sequences)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LowkeyCache:
         self._check_open()
-        self._drop_pass()
+        self._drop_step()
         made = type(self).__new__(type(self))
         made.geometry, made.model_layers = self.geometry, self.model_layers
         made._n_threads, made._device = self._n_threads, self._device
-        made._closed, made._own_sequences, made._batch = False, True, None
+        made._closed, made._own_sequences, made._batch, made._next = False, True, None, None
         made._model, made._in_graph = self._model, False
-        made.n_columns, made._passes = self.n_columns, list(self._passes)
+        made._columns, made._passes = self._columns, list(self._passes)
         forks: list[Sequence] = []
         try:
             for sequence in self.sequences:
@@ -220,7 +128,11 @@ class LowkeyCache(HostCache):
         self._store.n_users += 1
         made._start(self._store, self._config)
         made.sequences.extend(forks)
-        self._states.copy_to(made._states)
+        made._repeats = None if self._repeats is None else Repeats(self._repeats.model, made)
+        if self._repeats is not None and made._repeats is not None:
+            self._repeats.copy_to(made._repeats)
+        if self._states.is_recording:
+            made.activate_past_recording()
         memo[id(self)] = made
         return made
 
@@ -239,8 +151,12 @@ class LowkeyCache(HostCache):
         prompts. The cache and its sequences stay the caller's: close() does not free them. Until then the caller may
         not step, truncate or remove these sequences.
 
-        Raises ArgumentError (another geometry or cache, no sequence, a sequence twice), NotFoundError (a sequence was
-        removed), UnsupportedError (also sequences with tokens for a model whose layers have states)."""
+        The cache of a model whose layers have states is made with states=states_of(model.config), and with the
+        state_versions and the state_interval that crop() is to have. A pass whose last layer has a state may be open
+        until the next one: commit() ends it before the caller uses the cache.
+
+        Raises ArgumentError (another geometry, states or cache, no sequence, a sequence twice), NotFoundError (a
+        sequence was removed), UnsupportedError."""
         own = config.config if isinstance(config, torch.nn.Module) else config
         geometry, chosen = geometry_of(own, scale=scale, sink_logits=sink_logits), list(sequences)
         if geometry != cache.geometry:
@@ -250,17 +166,16 @@ class LowkeyCache(HostCache):
         if any(sequence.cache is not cache for sequence in chosen):
             raise ArgumentError('a sequence belongs to another cache')
         lengths = torch.tensor([len(sequence) for sequence in chosen])
-        model = layers_of(own)
-        if model.states and int(lengths.max()):
-            raise UnsupportedError(f'sequences have {lengths.tolist()} tokens, and the states of {model.kind} after '
-                                   'them are in no lowkey.Cache: give new sequences, or continue a copy.deepcopy() of '
-                                   'the LowkeyCache that has both')
+        if cache.states != states_of(own):
+            raise ArgumentError(f'the cache has states of {list(cache.states)} bytes, {layers_of(own).kind} keeps '
+                                f'states of {list(states_of(own))}: make it with states=states_of(model.config)')
         made = cls(config, cache.plan(), device=torch.device(cache.context.backend, cache.context.device_index),
                    scale=scale, sink_logits=sink_logits, context=cache.context, graph=graph)
         made._store.cache, made._store.own_cache, made._own_sequences = cache, False, False
+        made._store.states = state_tensors(own)
         made.sequences.extend(chosen)
         made._end.detach()  # the sequences stay the caller's, also when the object is collected
-        made.n_columns = n = int(lengths.max())
+        made._columns = n = int(lengths.max())
         if n:
             real = torch.arange(n)[None] >= n - lengths[:, None]
             made._passes = [(n, None if bool(real.all()) else real)]
@@ -269,19 +184,28 @@ class LowkeyCache(HostCache):
     # For programs.
 
     @property
-    def lengths(self) -> list[int]:
-        """Tokens of each sequence, without padding."""
-        return [len(sequence) for sequence in self.sequences]
-
-    def stats(self) -> CacheStats | None:
-        """The contents of the cache in numbers, those of copies included; None before the first pass."""
-        return None if self._store.cache is None else self._store.cache.stats()
+    def n_columns(self) -> int:
+        """Tokens of a prompt so far, padding included."""
+        return self._columns + (self._batch.n_columns if self._batch is not None and self._batch.is_done else 0)
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes of the states of recurrent layers and convolutions, those before the last pass included. They count in
-        no budget, and those of a copy are its own."""
-        return self._states.n_bytes
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence, without padding."""
+        batch = self._batch
+        if batch is None or not batch.is_done:
+            return [len(sequence) for sequence in self.sequences]
+        return [len(sequence) + n for sequence, n in zip(self.sequences, batch.counts(batch.n_columns))]
+
+    def stats(self) -> CacheStats | None:
+        """The contents of the cache in numbers, those of copies included; None before the first pass. The tokens of a
+        pass that commit() would end do not count yet."""
+        return None if self._store.cache is None else self._store.cache.stats()
+
+    def commit(self) -> None:
+        """End the last pass. Where the model's last layer has a state, or assisted generation may remove a part of the
+        pass, its step is open until the next pass: this call closes it, for those who use the same lowkey.Cache."""
+        if self._batch is not None and self._batch.is_done:
+            self._settle()
 
     def paused(self) -> AbstractContextManager[None]:
         """A ``with`` block in which the model runs its own attention, for passes without this cache."""
@@ -297,8 +221,9 @@ class LowkeyCache(HostCache):
         self._switch.undo()
         if self._undo_forward is not None:
             self._undo_forward()
+        if self._repeats is not None:
+            self._repeats.end()
         self._end.detach()
-        self._states.reset()
         self._store.leave(self.sequences if self._own_sequences else [])
 
     def __enter__(self) -> LowkeyCache:
@@ -321,48 +246,101 @@ class LowkeyCache(HostCache):
 
     def reset(self) -> None:
         """Remove all sequences; the next pass may have another batch, a larger one too where max_sequences allows."""
-        self._drop_pass()
+        self._drop_step()
         for sequence in self.sequences:
             sequence.remove()
         self.sequences.clear()
-        self._states.reset()
-        self.n_columns, self._passes = 0, []
+        self._states.stop_recording()
+        self._columns, self._passes = 0, []
+        if self._repeats is not None:
+            self._repeats.cut(0)
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last -tokens_to_remove columns of the batch (a negative number, or 0 for none).
 
-        Raises UnsupportedError (states cannot go back there; nothing changed)."""
+        Where no states are kept for the length that is left, the cache goes back to the newest ones before it, and the
+        model, if the cache was given it, computes the columns between the two again.
+
+        Raises UnsupportedError (the model, or its inputs, are not known; nothing changed), and what a pass raises; then
+        fewer columns are left."""
         if tokens_to_remove > 0:
             raise ArgumentError(f'tokens_to_remove is {tokens_to_remove}: give minus the number of tokens to remove')
-        n = min(-tokens_to_remove, self.n_columns)
-        self._drop_pass()
-        self._states.check_crop(n, self.n_columns)
-        removed = torch.zeros(len(self.sequences), dtype=torch.long)
-        left, passes = n, list(self._passes)
-        while left:
-            columns, real = passes.pop()
-            taken = min(left, columns)
-            removed += taken if real is None else real[:, columns - taken:].sum(1)
-            left -= taken
-            if taken < columns:
-                passes.append((columns - taken, None if real is None else real[:, :columns - taken]))
-        for sequence, count in zip(self.sequences, removed.tolist()):
-            if count:
-                sequence.truncate(len(sequence) - count)
-        self._states.crop(n, self.n_columns)
-        self._passes, self.n_columns = passes, self.n_columns - n
+        n, batch = min(-tokens_to_remove, self.n_columns), self._batch
+        if batch is not None and batch.is_done and self._states.is_recording and 0 < n < batch.n_columns:
+            self._settle(n)
+            return
+        self._drop_step()
+        if not n:
+            return
+        left = self._columns - n
+        newest, real = self._newest(left), self._real()[:, :left]
+        if newest == left:
+            self._cut(left)
+        elif self._repeats is not None and self._repeats.has(newest, left):
+            self._repeats.run(self, real, newest)
+        else:
+            raise UnsupportedError(f'a crop to {left} columns: the newest states of {self.model_layers.kind} that are '
+                                   f'kept at or before them are those after {newest} columns: rollback() goes there, '
+                                   'and a LowkeyCache that is given the model computes the columns between again')
+
+    def rollback(self, n_columns: int) -> int:
+        """Keep at most the first n_columns columns of the batch, as many as the kept states allow. Returns their
+        number: the model computes those between the two again, if they are wanted."""
+        if n_columns < 0:
+            raise ArgumentError(f'n_columns is {n_columns}')
+        self._drop_step()
+        kept = self._newest(min(n_columns, self._columns))
+        self._cut(kept)
+        return kept
+
+    def _newest(self, n_columns: int) -> int:
+        """The columns, at most n_columns, that all sequences have states after."""
+        if not self._states:
+            return n_columns
+        while True:
+            lengths = self._lengths_after(n_columns)
+            found = [sequence.find_state(n) for sequence, n in zip(self.sequences, lengths)]
+            if found == lengths:
+                return n_columns
+            n_columns = min(self._columns_of(row, found[row]) for row, n in enumerate(lengths) if found[row] < n)
+
+    def _real(self) -> torch.Tensor:
+        """[batch, n_columns] which of the committed columns are tokens."""
+        batch = len(self.sequences)
+        parts = [torch.ones(batch, n, dtype=torch.bool) if real is None else real for n, real in self._passes]
+        return torch.cat(parts, 1) if parts else torch.ones(batch, 0, dtype=torch.bool)
+
+    def _lengths_after(self, n_columns: int) -> list[int]:
+        """Tokens of each sequence in the first n_columns columns."""
+        return [int(n) for n in self._real()[:, :n_columns].sum(1).tolist()]
+
+    def _columns_of(self, row: int, n_tokens: int) -> int:
+        """The columns that end with a token of a sequence."""
+        return int(torch.searchsorted(self._real()[row].cumsum(0), n_tokens)) + 1 if n_tokens else 0
+
+    def _cut(self, n_columns: int) -> None:
+        """Keep the first n_columns columns, which all sequences have states after."""
+        lengths, real = self._lengths_after(n_columns), self._real()[:, :n_columns]
+        for sequence, n in zip(self.sequences, lengths):
+            if n < len(sequence):
+                sequence.truncate(n)
+        self._columns = n_columns
+        self._passes = [(n_columns, None if bool(real.all()) else real)] if n_columns else []
+        if self._repeats is not None:
+            self._repeats.cut(n_columns)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep these sequences of the batch, in this order; a repeated one is forked and shares its pages."""
         kept = torch.arange(len(self.sequences))[indices.cpu()].tolist()
-        self._drop_pass()
+        self._drop_step()
         for i, sequence in enumerate(self.sequences):
             if i not in kept:
                 sequence.remove()
         self.sequences[:] = [self.sequences[i].fork() if i in kept[:at] else self.sequences[i]
                              for at, i in enumerate(kept)]
         self._passes = [(columns, None if real is None else real[kept]) for columns, real in self._passes]
-        self._states.select(kept)
+        if self._repeats is not None:
+            self._repeats.select(kept)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """As batch_select_indices(), for beam search."""
@@ -373,13 +351,15 @@ class LowkeyCache(HostCache):
         self.batch_select_indices(torch.arange(len(self.sequences)).repeat_interleave(repeats))
 
     def activate_past_recording(self) -> None:
-        """Called by assisted generation, before its first pass. Raises UnsupportedError (recurrent states)."""
-        self._states.check_recording()
+        """Called by assisted generation, before it drafts. Raises UnsupportedError (recurrent states)."""
+        self._states.record()
         super().activate_past_recording()
 
-    # Reading a state is the first thing that a layer does in a pass, and some kernels write to what they read.
+    # A layer with states reads them first of all, and some kernels write to what they read.
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        if self._states.is_touched(layer_idx):  # another pass, which was not announced
+            self._drop_step()
         self._touch(layer_idx)
         return super().get_conv_state(layer_idx, state_idx)
 
@@ -389,26 +369,50 @@ class LowkeyCache(HostCache):
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                           **options: Any) -> torch.Tensor:
-        self._check_batch(conv_states.shape[0])
         self._touch(layer_idx)
-        return super().update_conv_state(conv_states, layer_idx, state_idx, **options)
+        self._states.check(layer_idx, conv_states, False)
+        found: torch.Tensor = super().update_conv_state(conv_states, layer_idx, state_idx, **options)
+        self._updated(layer_idx, False)
+        return found
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                                **options: Any) -> torch.Tensor:
         self._touch(layer_idx)
-        return super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **options)
+        self._states.check(layer_idx, recurrent_states, True)
+        found: torch.Tensor = super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **options)
+        self._updated(layer_idx, True)
+        return found
 
     def _touch(self, layer: int) -> None:
         self._check_open()
+        if self._batch is None:
+            if self._next is None:
+                raise UnsupportedError(f'{self.model_layers.kind} reads its states before any attention, and a mask of '
+                                       'four dimensions comes with that: give it a padding mask [batch, n_tokens]')
+            self._begin(self._next.device, self._next.batch, self._next.n_columns, self._next.mask)
         self._states.touch(layer)
-        self._commit_whole()
+        assert self._batch is not None
+        # The states of one token are changed in place, and no call says when: the next pass commits this one.
+        if self._batch.n_columns == 1 and self._batch.attended and self._states.all_touched:
+            self._batch.is_done = True
 
-    # Called by the layers, and by the attention function.
+    def _updated(self, layer: int, is_recurrent: bool) -> None:
+        """A layer has left a state in its tensor."""
+        if self._batch is not None and self._batch.attended and self._states.is_last(layer, is_recurrent):
+            self._finish(self._batch)
+
+    # Called by the layers, and by the functions for attention and masks.
 
     def _announce(self, n_columns: int) -> None:
         """A pass of n_columns columns is about to begin."""
         self.model_layers.check_pass(n_columns, self.n_columns)
-        self._states.begin()
+        if self._states:
+            self._drop_step()
+            announce(self)
+
+    def _see(self, found: NextPass) -> None:
+        """The pass that was announced has this mask."""
+        self._next = found
 
     def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                 mask: torch.Tensor | None, options: dict[str, Any]) -> torch.Tensor:
@@ -416,36 +420,59 @@ class LowkeyCache(HostCache):
         self._check_layer(layer, options)
         if self._in_graph and mask is not None:
             raise UnsupportedError(f'layer {layer} has a mask of its own, which no graph holds')
-        if layer == 0 and not self._in_graph:
+        if layer == 0 and not self._in_graph and (self._batch is None or self._batch.attends or not self._states):
             self._begin(query.device, query.shape[0], query.shape[2], mask)
         step, batch = self._store.step, self._batch
         if step is None or batch is None:
             raise StateError(f'layer {layer} came without layer 0 of the same pass')
+        batch.attends = True
         batch.check_mask(mask, self.geometry.layers[layer].window_tokens)
         if self.geometry.layers[layer].kv_layer is None:
             step.append(layer, batch.tokens(key), batch.tokens(value))
         out = batch.columns(step.attend(layer, batch.tokens(query)))
         if layer == len(self.geometry.layers) - 1 and not self._in_graph:
             batch.attended = True
-            self._commit_whole()
+            if self._states.all_touched:
+                self._finish(batch)
         return out[:, -query.shape[2]:]  # a reading layer may have queries of the last columns alone
 
-    def _commit_whole(self) -> None:
-        """Commit the step of a pass that has come to all layers."""
-        step, batch = self._store.step, self._batch
-        if step is not None and batch is not None and batch.attended and self._states.all_touched:
-            self._commit(step, batch)
+    def _finish(self, batch: Batch) -> None:
+        """The pass has come to all layers, and their states are in their tensors."""
+        batch.is_done = True
+        if not self._states.is_recording:
+            self._settle()
 
-    def _commit(self, step: Step, batch: _Batch) -> None:
-        step.commit()
-        self._store.step = self._batch = None
-        self._states.end(batch.n_columns)
-        self.n_columns += batch.n_columns
-        last = self._passes[-1] if self._passes else (0, batch.real)
-        if last[1] is None and batch.real is None and self._passes:
-            self._passes[-1] = (last[0] + batch.n_columns, None)
+    def _settle(self, n_removed: int = 0) -> None:
+        """Commit the open pass without its last n_removed columns if it has come to all layers, else discard it."""
+        batch, step = self._batch, self._store.step
+        self._batch = self._next = self._store.step = self._store.in_pass = None
+        try:
+            if batch is None or step is None or not step.open:
+                return
+            if not batch.is_done:
+                step.discard()
+                return
+            try:
+                self._states.store(n_removed)
+                counts = zip(batch.counts(batch.n_columns), batch.counts(batch.n_columns - n_removed))
+                step.commit([kept for n, kept in counts if n] if n_removed else None)
+            except BaseException:
+                step.discard()
+                raise
+            self._count(batch, batch.n_columns - n_removed)
+        finally:
+            self._states.release()
+
+    def _count(self, batch: Batch, n_columns: int) -> None:
+        """The first columns of a batch are committed."""
+        real = None if batch.real is None else batch.real[:, :n_columns].cpu()
+        if self._repeats is not None:
+            self._repeats.add(self._columns, n_columns)
+        self._columns += n_columns
+        if self._passes and self._passes[-1][1] is None and real is None:
+            self._passes[-1] = (self._passes[-1][0] + n_columns, None)
         else:
-            self._passes.append((batch.n_columns, None if batch.real is None else batch.real.cpu()))
+            self._passes.append((n_columns, real))
 
     @contextmanager
     def _graph_step(self, keep: bool = True) -> Iterator[Step]:
@@ -460,10 +487,8 @@ class LowkeyCache(HostCache):
             yield step
         finally:
             self._in_graph = False
-        if keep:
-            self._commit(step, batch)
-        else:
-            self._drop_step()
+        batch.is_done = keep
+        self._settle()
 
     @property
     def _graphs(self) -> DecodeGraphs | None:
@@ -491,21 +516,17 @@ class LowkeyCache(HostCache):
                                 'first')
 
     def _drop_step(self) -> None:
-        """Discard the step that a failed pass left open, a copy's too."""
+        """End the pass that is open, a copy's too: one that failed is discarded."""
         self._store.drop_step()
         self._batch = None
 
-    def _drop_pass(self) -> None:
-        """Undo a pass that failed: discard its step, and give back its states."""
-        self._drop_step()
-        self._states.undo()
-
     def _begin(self, device: torch.device, batch: int, n_tokens: int, mask: torch.Tensor | None) -> None:
+        following = self._next
         self._drop_step()
         spans = Spans(mask, self.geometry.layers[0].window_tokens, self.model_layers.spans_in_windows) \
             if is_whole(mask) else None
         real = self._new_tokens(mask, batch, n_tokens) if spans is None else spans.padding()
-        cache = self._open(device, batch, n_tokens)
+        cache = self._open(device, batch, n_tokens, None if following is None else following.dtype)
         self._check_batch(batch)
         if not self.sequences:
             self.sequences.extend(self._added(cache, batch))
@@ -513,11 +534,18 @@ class LowkeyCache(HostCache):
         chosen = [(sequence, n) for sequence, n in zip(self.sequences, counts) if n]
         if not chosen:
             raise ArgumentError('the attention mask hides every new token')
-        self._batch = _Batch(batch, n_tokens, real, spans)
+        self._batch = Batch(batch, n_tokens, real, spans)
         self._store.warn_of_scores(n_tokens)
-        self._store.step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen],
-                                      spans=[] if spans is None else spans.ranges([n > 0 for n in counts]),
-                                      spans_in_windows=spans is not None and spans.in_windows)
+        step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen],
+                          spans=[] if spans is None else spans.ranges([n > 0 for n in counts]),
+                          spans_in_windows=spans is not None and spans.in_windows)
+        self._store.begin(self, step)
+        if self._repeats is not None:
+            self._repeats.begin()
+        if self._states:
+            indices = iter(range(len(chosen)))
+            self._states.hold(step, self._store.places_on(device), self._store.states,
+                              [next(indices) if n else None for n in counts], self._columns == 0)
 
     def _new_tokens(self, mask: torch.Tensor | None, batch: int, n_tokens: int) -> torch.Tensor | None:
         """[batch, n_tokens] which of the new columns are tokens; None = all."""
@@ -538,8 +566,8 @@ class LowkeyCache(HostCache):
                                 'tokens cannot be hidden later')
         return None if bool(real.all()) else real
 
-    def _open(self, device: torch.device, batch: int, n_tokens: int) -> Cache:
-        """The cache of lowkey, made for the device and the size of the first pass."""
+    def _open(self, device: torch.device, batch: int, n_tokens: int, dtype: torch.dtype | None) -> Cache:
+        """The cache of lowkey, made for the device, the size and the data type of the first pass."""
         if self._device is None:
             self._device = device
         index = device.index or 0
@@ -549,7 +577,11 @@ class LowkeyCache(HostCache):
         if store.context is None:
             threads = self._n_threads or torch.get_num_threads()
             store.context = Context(device.type, index, n_threads=threads if device.type == 'cpu' else 0)
-        return store.open(batch, batch * n_tokens)
+        if not self._states:
+            return store.open(batch, batch * n_tokens, [])
+        if dtype not in self._tensors:
+            self._tensors[dtype] = state_tensors(self._config, dtype)
+        return store.open(batch, batch * n_tokens, self._tensors[dtype])
 
     def _added(self, cache: Cache, batch: int) -> list[Sequence]:
         """New sequences, all of them or none."""
@@ -562,37 +594,3 @@ class LowkeyCache(HostCache):
                 sequence.remove()
             raise BudgetError(f'a batch of {batch} prompts: {error}; give LowkeyCache max_sequences') from None
         return added
-
-
-class _Batch:
-    """Converts a batch [batch, heads, n_columns, channels] to tokens of a step [tokens, heads, channels], and back."""
-
-    def __init__(self, batch: int, n_columns: int, real: torch.Tensor | None, spans: Spans | None):
-        self.n_batch, self.n_columns, self.real, self.spans = batch, n_columns, real, spans
-        self.attended = False  # whether the last layer with attention has run
-
-    def check_mask(self, mask: torch.Tensor | None, window: int) -> None:
-        """Refuse a layer whose mask has other spans than that of the first."""
-        if self.spans is not None and (window or not self.spans.in_windows):
-            self.spans.check(mask, window)
-        elif is_whole(mask):
-            raise UnsupportedError('a layer has a mask that is not causal, and the first layer of the pass has another')
-
-    def tokens(self, x: torch.Tensor) -> torch.Tensor:
-        """The tokens of all prompts, one prompt after the other: a view where the strides allow it. Of the last columns
-        alone: zeros at the others, because a step attends with all its tokens."""
-        if x.shape[2] < self.n_columns:
-            x = torch.nn.functional.pad(x, (0, 0, self.n_columns - x.shape[2], 0))
-        columns = x.detach().transpose(1, 2) if not torch.is_grad_enabled() else x.transpose(1, 2)
-        if self.real is not None:
-            return columns[self.real]
-        return columns.reshape(self.n_batch * self.n_columns, *columns.shape[2:])
-
-    def columns(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, n_columns, heads, channels] of the tokens; zeros at padding."""
-        shape = (self.n_batch, self.n_columns, *x.shape[1:])
-        if self.real is None:
-            return x.view(shape)
-        out = x.new_zeros(shape)
-        out[self.real] = x
-        return out

@@ -16,6 +16,7 @@ from .capture import frozen
 from .geometry import geometry_of, layers_of, sink_logits_of
 from .progress import Progress
 from .scoring import scores
+from .state_shapes import states_size
 from .texts import Encoder, Text
 
 
@@ -27,7 +28,7 @@ class Perplexity:
     perplexity      exp of the mean negative log-probability of a token
     n_tokens        tokens that were predicted
     bits_per_value  of a packed value, ranges and minima included
-    cache_bytes     of a cache for one document
+    cache_bytes     of a cache for one document, states included
     """
 
     plan: str
@@ -68,10 +69,11 @@ def perplexity(model: Any, tokenizer: Any, text: Text, plan: str | Plan | PlanSp
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))
     made = as_plan(plan, geometry)
     size = made.bytes(max(map(len, documents)), 1, chunk_tokens)
+    cache_bytes = size.cache_bytes + states_size(model.config, 1, model.dtype)
     total = 0.0
     with Progress(progress) as bar, torch.no_grad(), frozen(model), \
-            LowkeyCache(model.config, made, budget or size.cache_bytes, sink_logits=sink_logits_of(model),
-                        max_sequences=1, max_step_tokens=chunk_tokens) as cache:
+            LowkeyCache(model.config, made, budget or cache_bytes, sink_logits=sink_logits_of(model),
+                        max_sequences=1, max_step_tokens=chunk_tokens, state_versions=0) as cache:
         bar.start(f'perplexity under {made.name}', sum(map(len, documents)))
         for own in documents:
             cache.reset()
@@ -79,4 +81,4 @@ def perplexity(model: Any, tokenizer: Any, text: Text, plan: str | Plan | PlanSp
                 total -= found.log_prob
                 bar.add(found.n_tokens)
     n_scored = sum(map(len, documents)) - len(documents)
-    return Perplexity(made.name, math.exp(total / n_scored), n_scored, size.bits_per_value, size.cache_bytes)
+    return Perplexity(made.name, math.exp(total / n_scored), n_scored, size.bits_per_value, cache_bytes)

@@ -60,13 +60,12 @@ class AttentionLayer(CacheLayerMixin):
 
 
 def make_layers(owner: LowkeyCache) -> list[Any]:
-    """A layer for each of the model's: those with states are transformers' own classes."""
+    """A layer for each of the model's."""
     model = owner.model_layers
     layers: list[Any] = [AttentionLayer(owner, owner.numbers.get(i)) for i in range(model.n_layers)]
-    for i, n_states in model.states.items():
+    for i in model.states:
         made = state_classes(model)
-        layers[i] = made.HybridLayer(owner, owner.numbers[i], n_states) if i in owner.numbers else \
-            made.StateLayer(number_of_states=n_states)
+        layers[i] = made.HybridLayer(owner, owner.numbers[i]) if i in owner.numbers else made.StateLayer()
     return layers
 
 

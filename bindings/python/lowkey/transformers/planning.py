@@ -17,6 +17,7 @@ from .costs import MODES, CostRequest, Costs, measure_costs
 from .geometry import geometry_of, layers_of, sink_logits_of
 from .progress import Progress
 from .sampling import Sampler
+from .state_shapes import states_size
 from .texts import PAGE_TOKENS, Encoder, Text, make_cost_texts, read_cost_texts, read_texts
 
 METHODS = ('auto', 'chanmix', 'pm-kvq', 'kitty', 'kitty-pro', 'cocktail', 'default')
@@ -43,7 +44,7 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
                      "auto" where texts are given, else Plan.default(), which runs no model
     bits             most bits of a packed value, ranges and minima included; "auto" without bits and budget: 2.25
     budget           most bytes of a cache of ``sequences`` sequences of ``tokens`` tokens each, filled in steps of
-                     step_tokens; "pm-kvq" needs it
+                     step_tokens; "pm-kvq" needs it. The states of recurrent layers and convolutions are in it
     texts            a text or several, as strings or token ids, each read from its own beginning; default: the text of
                      the package. Texts like those of the model's users are better
     text_tokens      most tokens that are read of them, in documents of document_tokens
@@ -71,7 +72,8 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
         method = 'auto'
     if method not in METHODS:
         raise ArgumentError(f'method is {method!r}, must be one of {", ".join(METHODS)}')
-    limit = _Limit(bits, None if budget is None else parse_bytes(budget), tokens, sequences, step_tokens)
+    state_bytes = states_size(model.config, sequences, model.dtype, state_versions=1)
+    limit = _Limit(bits, None if budget is None else parse_bytes(budget), state_bytes, tokens, sequences, step_tokens)
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))
     _check(method, paper, limit, costs)
     for path in (out, statistics):
@@ -113,11 +115,15 @@ def _costs(model: Any, geometry: Geometry, request: CostRequest, bar: Progress) 
 
 
 class _Limit:
-    """What a plan may take, and for which cache."""
+    """What a plan may take, and for which cache. A LowkeyCache has the states of the model's layers in its budget."""
 
-    def __init__(self, bits: float | None, budget_bytes: int | None, n_tokens: int, n_sequences: int,
+    def __init__(self, bits: float | None, budget_bytes: int | None, state_bytes: int, n_tokens: int, n_sequences: int,
                  step_tokens: int):
-        self.bits, self.budget_bytes = bits, budget_bytes
+        if budget_bytes is not None and state_bytes and budget_bytes <= state_bytes:
+            raise BudgetError(f"the budget is {budget_bytes} bytes, and the states of the model's layers alone take "
+                              f'{state_bytes} for {n_sequences} sequences')
+        self.bits, self.budget_bytes = bits, None if budget_bytes is None else budget_bytes - state_bytes
+        self.state_bytes = state_bytes
         self.n_tokens, self.n_sequences, self.step_tokens = n_tokens, n_sequences, step_tokens
 
     @property
@@ -132,8 +138,8 @@ class _Limit:
         if self.bits is not None and size.bits_per_value > self.bits:
             raise BudgetError(f'{made.name} takes {size.bits_per_value:.4g} bits a value, the limit is {self.bits:.4g}')
         if self.budget_bytes is not None and size.cache_bytes > self.budget_bytes:
-            raise BudgetError(f'{made.name} takes {size.cache_bytes} bytes for {self.n_sequences} x {self.n_tokens} '
-                              f'tokens, the budget is {self.budget_bytes}')
+            raise BudgetError(f'{made.name} takes {size.cache_bytes + self.state_bytes} bytes for {self.n_sequences} x '
+                              f'{self.n_tokens} tokens, the budget is {self.budget_bytes + self.state_bytes}')
 
 
 def _check(method: str, paper: bool, limit: _Limit, costs: str) -> None:

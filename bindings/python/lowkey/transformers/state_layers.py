@@ -14,17 +14,42 @@ from .layers import AttentionLayer
 if TYPE_CHECKING:
     from .cache import LowkeyCache
 
-StateLayer = LinearAttentionLayer
 
-
-class HybridLayer(LinearAttentionLayer, AttentionLayer):  # type: ignore[override]
-    """A layer of a LowkeyCache with attention, whose tokens are in the cache, and with states, which are here."""
+class StateLayer(LinearAttentionLayer):
+    """A layer of a LowkeyCache whose states are in the cache. It has them as tensors while a pass runs."""
 
     is_compileable = False
 
-    def __init__(self, owner: LowkeyCache, number: int, number_of_states: int):
+    def hold(self, state: torch.Tensor, is_recurrent: bool, has_previous: bool) -> None:
+        """A pass begins. It leaves its state in the tensor, which is that before the pass if it has_previous."""
+        if is_recurrent:
+            self.recurrent_states[0], self.is_recurrent_states_initialized[0] = state, True
+            return
+        self.conv_states[0], self.is_conv_states_initialized[0] = state, True
+        self.conv_kernel_size[0], self.has_previous_state[0] = state.shape[-1], has_previous
+
+    def after(self, is_recurrent: bool, n_removed: int) -> torch.Tensor:
+        """The state after the pass without its last n_removed tokens, which only a convolution that records knows."""
+        found, kernel = (self.recurrent_states if is_recurrent else self.conv_states)[0], self.conv_kernel_size[0]
+        assert found is not None and kernel is not None
+        if is_recurrent or not self.record_past:
+            return found
+        found = found[..., :found.shape[-1] - n_removed][..., -kernel:]
+        return torch.nn.functional.pad(found, (kernel - found.shape[-1], 0))
+
+    def release(self) -> None:
+        """The pass has ended."""
+        self.conv_states[0] = self.recurrent_states[0] = None
+
+
+class HybridLayer(StateLayer, AttentionLayer):  # type: ignore[override]
+    """A layer with attention and with states."""
+
+    is_compileable = False
+
+    def __init__(self, owner: LowkeyCache, number: int):
         AttentionLayer.__init__(self, owner, number)
-        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+        StateLayer.__init__(self)
 
 
 class FixedStateLayer(LinearAttentionLayer):

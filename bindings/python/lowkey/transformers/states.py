@@ -3,45 +3,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
 from typing import Any
 
 import torch
 
-from ..errors import UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
+from ..step import StateMemory, Step
 from .geometry import ModelLayers
-
-# A layer of transformers keeps its states, and whether they are there, in dicts by the number of a state.
-_Saved = dict[str, dict[int, Any]]
+from .state_shapes import StateTensor
 
 
-def _dicts(layer: Any) -> _Saved:
-    return {name: own for name, own in vars(layer).items() if isinstance(own, dict)}
+class _Memory:
+    """CUDA memory of lowkey, for torch.as_tensor()."""
+
+    def __init__(self, place: StateMemory):
+        self.__cuda_array_interface__ = {'shape': (place.n_bytes,), 'typestr': '|u1', 'data': (place.pointer, False),
+                                         'version': 3}
 
 
-def _saved(layer: Any) -> _Saved:
-    return _mapped(layer, torch.Tensor.clone)
+def _view(place: StateMemory, state: StateTensor, device: torch.device) -> torch.Tensor:
+    """The tensor of a state, in lowkey's memory."""
+    with torch.inference_mode(False):  # else it could not be written outside of that mode
+        if device.type == 'cuda':
+            whole = torch.as_tensor(_Memory(place), device=device)
+        else:
+            whole = torch.frombuffer((ctypes.c_uint8 * place.n_bytes).from_address(place.pointer), dtype=torch.uint8)
+        return whole[:state.n_bytes].view(state.dtype).view(state.shape)
 
 
-def _mapped(layer: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> _Saved:
-    return {name: {i: change(x) if isinstance(x, torch.Tensor) else x for i, x in own.items()}
-            for name, own in _dicts(layer).items()}
+class Places:
+    """The tensors of the states of a step, in the memory of a cache of lowkey, where they stay for its life."""
 
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._views: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
 
-def _restore(layer: Any, saved: _Saved) -> None:
-    for name, own in saved.items():
-        setattr(layer, name, dict(own))
-
-
-def _bytes(saved: _Saved) -> int:
-    return sum(x.nbytes for own in saved.values() for x in own.values() if isinstance(x, torch.Tensor))
+    def view(self, step: Step, index: int, number: int, state: StateTensor) -> torch.Tensor:
+        """The state of the sequence at an index of the step."""
+        key = index, number, state.dtype
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = _view(step.state(index, number), state, self._device)
+        return found.detach()  # a pass with gradients leaves no history in the other
 
 
 class States:
-    """The states of a batch, in the layers of transformers.
+    """The states of a batch while a pass runs. Between passes they are in lowkey alone.
 
-    A pass changes states in place. Those before it are kept until the next pass, so that a failed pass, or a crop of
-    all its columns, can go back to them.
+    In a pass of one prompt the layers of transformers have the memory of lowkey; in one of several they have copies,
+    because a layer takes one tensor for all prompts.
 
     model   of the cache
     layers  of the cache, one for each of the model's
@@ -50,104 +61,87 @@ class States:
     def __init__(self, model: ModelLayers, layers: list[Any]):
         self._model = model
         self._layers = {i: layers[i] for i in model.states}
-        self._empty = {i: _saved(layer) for i, layer in self._layers.items()}
-        self._before: dict[int, _Saved] = {}
-        self._in_pass = False
-        self._pass_columns = 0  # of the last pass, to whose beginning _before goes back
+        self._touched: set[int] = set()
+        self._held: list[tuple[StateTensor, torch.Tensor, list[torch.Tensor | None]]] = []
+        self.is_recording = False
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the states, and of those before the last pass."""
-        return sum(map(_bytes, (*self._before.values(), *map(_dicts, self._layers.values()))))
+    def __bool__(self) -> bool:
+        """Whether the model has states."""
+        return bool(self._layers)
 
     # Passes.
 
-    def begin(self) -> None:
-        """A pass begins. A pass before it that has not ended has failed."""
-        self.undo()
-        self._before, self._in_pass = {}, True
+    def hold(self, step: Step, places: Places, states: list[StateTensor], indices: list[int | None],
+             is_first: bool) -> None:
+        """Give the layers the states before a pass.
+
+        states    of a sequence
+        indices   of each prompt in the step; None = it has no tokens in this pass
+        is_first  whether no pass was before this one
+        """
+        self.release()
+        for number, state in enumerate(states):
+            own = [None if i is None else places.view(step, i, number, state) for i in indices]
+            first = next(view for view in own if view is not None)
+            tensor = first[None] if len(own) == 1 else torch.stack(
+                [torch.zeros_like(first) if view is None else view for view in own])
+            self._held.append((state, tensor, own))
+            self._layers[state.layer].hold(tensor, state.is_recurrent, not is_first)
 
     def touch(self, layer: int) -> None:
-        """The pass is about to change a layer's states."""
-        if layer not in self._before:
-            self._before[layer] = _saved(self._layers[layer])
+        """The pass has come to a layer."""
+        self._touched.add(layer)
+
+    def is_touched(self, layer: int) -> bool:
+        """Whether the pass has come to a layer."""
+        return layer in self._touched
 
     @property
     def all_touched(self) -> bool:
         """Whether the pass has come to every layer with states."""
-        return len(self._before) == len(self._layers)
+        return len(self._touched) == len(self._layers)
 
-    def end(self, n_columns: int) -> None:
-        """The pass of n_columns columns ends."""
-        if not self._in_pass:  # it had no beginning, so that nothing is known of the states before it
-            self._before = {}
-        self._in_pass, self._pass_columns = False, n_columns
+    def is_last(self, layer: int, is_recurrent: bool) -> bool:
+        """Whether a state is the last that a pass of several tokens updates."""
+        return self.all_touched and layer == max(self._layers) and is_recurrent == self._held[-1][0].is_recurrent
 
-    def undo(self) -> None:
-        """Go back to the states before a pass that has not ended."""
-        if self._in_pass:
-            self._go_back()
-            self._in_pass = False
+    def check(self, layer: int, new: torch.Tensor, is_recurrent: bool) -> None:
+        """Refuse new states of another shape or data type than the layer holds."""
+        wanted = next(one for one, *_ in self._held if (one.layer, one.is_recurrent) == (layer, is_recurrent))
+        shape = tuple(new.shape[1:] if is_recurrent else new.shape[1:-1])
+        if shape != (wanted.shape if is_recurrent else wanted.shape[:-1]):
+            raise UnsupportedError(f'layer {layer} of {self._model.kind} has a state of shape {list(new.shape[1:])}, '
+                                   f'its configuration one of {list(wanted.shape)}')
+        if new.dtype != wanted.dtype and not wanted.is_recurrent:
+            raise ArgumentError(f'layer {layer} has a state in {new.dtype}, the cache was made for {wanted.dtype}: '
+                                'give states_of() the data type that the model computes in')
 
-    def _go_back(self) -> None:
-        for i, saved in self._before.items():
-            _restore(self._layers[i], saved)
-        self._before = {}
+    def store(self, n_removed: int) -> None:
+        """Leave the states after the pass, without its last n_removed columns, in the memory of lowkey."""
+        for state, tensor, own in self._held:
+            after = self._layers[state.layer].after(state.is_recurrent, n_removed)
+            if len(own) > 1 or after is not tensor:
+                for view, row in zip(own, after.detach()):
+                    if view is not None:
+                        view.copy_(row)
 
-    # The whole batch.
+    def release(self) -> None:
+        """The layers have no states until the next pass."""
+        for layer in self._layers.values():
+            layer.release()
+        self._held, self._touched = [], set()
 
-    def check_crop(self, n: int, n_columns: int) -> None:
-        """Refuse to remove the last n of n_columns columns where no state is kept for what is left."""
-        if not self._layers or n in (0, n_columns) or self._goes_back(n) or self._is_recorded(n, n_columns):
-            return
-        raise UnsupportedError(f'a crop of {n} columns: the states of {self._model.kind} can go back before the last '
-                               f'pass ({self._pass_columns} columns) or to the beginning, and to no token between '
-                               'them; reset() the cache, or keep a copy.deepcopy() of it from before')
-
-    def crop(self, n: int, n_columns: int) -> None:
-        """Remove the last n of n_columns columns, which check_crop() allowed."""
-        if n and n == n_columns:
-            self.reset()
-        elif self._is_recorded(n, n_columns):
-            for layer in self._layers.values():
-                layer.crop(-n)
-            self._before = {}
-        elif n:
-            self._go_back()
-
-    def _goes_back(self, n: int) -> bool:
-        return n == self._pass_columns and self.all_touched
-
-    def _is_recorded(self, n: int, n_columns: int) -> bool:
-        """Whether all states are convolutions that recorded the inputs of the last n columns and of the kernel before
-        them, or all inputs."""
-        return bool(self._layers) and not self._model.recurrent and all(
-            layer.record_past and x is not None and x.shape[-1] >= min(n + layer.conv_kernel_size[i], n_columns)
-            for layer in self._layers.values() for i, x in layer.conv_states.items())
-
-    def check_recording(self) -> None:
-        """Refuse what removes parts of passes, before it begins."""
+    def record(self) -> None:
+        """From now on convolutions keep all inputs of a pass until the next one, so that a part of it can be removed.
+        Raises UnsupportedError (recurrent states)."""
         if self._model.recurrent:
             raise UnsupportedError(f'assisted generation removes parts of passes, and the recurrent states of '
                                    f'{self._model.kind} cannot go back to a token within a pass: generate without '
                                    'assistant_model and prompt_lookup_num_tokens')
+        self.is_recording = bool(self._layers)
 
-    def reset(self) -> None:
-        """Remove all states."""
-        for i, layer in self._layers.items():
-            _restore(layer, self._empty[i])
-            layer.record_past = False
-        self._before, self._in_pass = {}, False
-
-    def select(self, kept: list[int]) -> None:
-        """Keep the states of these rows of the batch, in this order."""
+    def stop_recording(self) -> None:
+        """Convolutions keep their last inputs alone."""
+        self.is_recording = False
         for layer in self._layers.values():
-            _restore(layer, _mapped(layer, lambda x: x.index_select(0, torch.tensor(kept, device=x.device))))
-        self._before = {}
-
-    def copy_to(self, other: States) -> None:
-        """Give another cache of the model copies of the states."""
-        for i, layer in self._layers.items():
-            _restore(other._layers[i], _saved(layer))
-            for name in ('device', 'dtype', 'record_past'):
-                setattr(other._layers[i], name, getattr(layer, name))
+            layer.record_past = False

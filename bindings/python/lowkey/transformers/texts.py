@@ -177,7 +177,7 @@ def _assignments(words: list[str], random: Random) -> str:
 
 def make_cost_texts(documents: Documents, encoder: Encoder, n_tokens: int, n_documents: int,
                     seed: int) -> list[CostText]:
-    """The four kinds of texts of docs/CALIBRATION.md, "Costs", n_documents of n_tokens tokens of each."""
+    """The four kinds of texts of docs/costs.md, n_documents of n_tokens tokens of each."""
     words, random = words_of(documents.words), Random(seed)
     if len(words) < _CHAINS * _CHAIN_WORDS:  # a text of few words, of another script or of ids
         words = words_of(documents.words + shipped_text())
