@@ -289,7 +289,7 @@ class Cases:
         assert status == 0 and f'{n_trials} of {n_trials} trials' in said, said
         measured, of_costs = journal.read_bytes(), (statistics.read_bytes(), plan.read_text(encoding='utf-8'))
         assert len(measured) == 64 + 8 * n_trials and of_costs[0] != without[0] and of_costs[1] != without[1]
-        bits = struct.unpack(f'<{n_trials}d', measured[56:-8])  # docs/CALIBRATION.md has the layout
+        bits = struct.unpack(f'<{n_trials}d', measured[56:-8])  # docs/costs.md has the layout
         assert all(1e-3 < b < 1e4 for b in bits), bits
         journal.write_bytes(b'x' * len(measured))
         status, said = self.calibrate(*arguments, '--costs', 1)
