@@ -19,6 +19,7 @@ constexpr int kWidth = 1200;
 constexpr double kLeft = 70, kRight = 1170, kBetween = 80;  // between the two panels of a row
 constexpr double kFirstRow = 130, kRowHeight = 300, kPlotHeight = 200;
 constexpr double kLegendHeight = 70;
+constexpr double kLabelWidth = 24;  // of a bar with its number above it
 constexpr double kAbove = 1.08, kHalf = 0.5;  // space above the highest bar; a step of the axis
 constexpr char kReference[] = "f16";
 
@@ -121,7 +122,7 @@ class Panel {
                 continue;
             const double x = begin + bar * static_cast<double>(k), top = y(group.times[k]);
             canvas.rect(x + 1, top, bar - 2, bottom_ - top, series_color(k));
-            if (bar >= 20)
+            if (bar >= kLabelWidth)
                 canvas.text(x + bar / 2, top - 4, format_fixed(group.times[k], 2), 7, kMuted,
                             Align::kCenter);
         }
