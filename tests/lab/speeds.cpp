@@ -19,7 +19,7 @@ constexpr int kWidth = 1200;
 constexpr double kLeft = 70, kRight = 1170, kBetween = 80;  // between the two panels of a row
 constexpr double kFirstRow = 130, kRowHeight = 300, kPlotHeight = 200;
 constexpr double kLegendHeight = 70;
-constexpr double kLabelWidth = 24;  // of a bar with its number above it
+constexpr double kLabelWidth = 24;            // of a bar with its number above it
 constexpr double kAbove = 1.08, kHalf = 0.5;  // space above the highest bar; a step of the axis
 constexpr char kReference[] = "f16";
 
