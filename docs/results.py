@@ -365,18 +365,56 @@ def systems_claims(record: dict) -> str:
     return table(['system', 'claim', 'model', 'tokens', 'published', 'here', 'met'], rows)
 
 
+def decode_speed(point: dict) -> float:
+    return point['decoded'] / point['decode_s']
+
+
+def llama_cells(point: dict | None) -> tuple[str, str]:
+    """Prefill, where it was measured, and decode."""
+    if point is None:
+        return '-', '-'
+    return f'{point["tokens"] / point["prefill_s"]:.1f}' if point['prefill_s'] else '-', f'{decode_speed(point):.2f}'
+
+
 def llama_rows(record: dict) -> str:
-    """Tokens per second of each cache in llama.cpp: CPU time on the CPU, time on a GPU."""
-    points = record['models'][0]['caches'][0]['points']
+    """Tokens per second of each cache in llama.cpp, and its bytes for all tokens of the longest point."""
+    lengths = sorted({point['tokens'] for model in record['models'] for cache in model['caches'] for point in cache['points']})
+    has_bytes = all('kv_bytes' in cache for model in record['models'] for cache in model['caches'])
+    has_names = len({model['geometry'] for model in record['models']}) > 1
+    has_threads = any(model.get('threads', 1) > 1 for model in record['models'])
     rows = []
     for model in record['models']:
-        name = [model['geometry']] if len(record['models']) > 1 else []
+        name = [*([model['geometry']] if has_names else []), *([str(model.get('threads', 1))] if has_threads else [])]
         for cache in model['caches']:
-            cells = [cell for point in cache['points']
-                     for cell in (f'{point["tokens"] / point["prefill_s"]:.1f}', f'{point["decoded"] / point["decode_s"]:.2f}')]
-            rows.append([*name, f'`{cache["cache"]}`', *cells])
-    head = [*(['model'] if len(record['models']) > 1 else []), 'cache']
-    return table([*head, *(f'{part}, {point["tokens"]} tokens' for point in points for part in ('prefill', 'decode'))], rows)
+            points = {point['tokens']: point for point in cache['points']}
+            cells = [cell for length in lengths for cell in llama_cells(points.get(length))]
+            rows.append([*name, f'`{cache["cache"]}`', *([f'{cache["kv_bytes"] / 2 ** 20:.1f} MiB'] if has_bytes else []), *cells])
+    return table([*(['model'] if has_names else []), *(['threads'] if has_threads else []), 'cache', *(['KV bytes'] if has_bytes else []),
+                  *(f'{part}, {length} tokens' for length in lengths for part in ('prefill', 'decode'))], rows)
+
+
+def llama_answers(record: dict) -> str:
+    """Answers of the proving model in llama.cpp, and its perplexity."""
+    rows = record['answers']
+    tasks = list(rows[0]['tasks'])
+    return table(['cache', *(f'{task}, of {rows[0]["tasks"][task]["questions"]}' for task in tasks), 'perplexity'],
+                 [[f'`{row["cache"]}`', *(str(row['tasks'][task]['right']) for task in tasks), f'{row["perplexity"]:.4f}'] for row in rows])
+
+
+LLAMA_SHORT = ('f16', 'q8_0', 'q4_0', 'int8', 'kivi4', 'kitty-pro')
+
+
+def llama_short(record: dict) -> str:
+    """Decoded tokens per second at the longest point, on the CPU and by CUDA."""
+    rows = []
+    for where, model in (('CPU', record['models'][0]), ('CUDA', read('llama-cuda')['models'][-1])):
+        device = record['device'] if where == 'CPU' else read('llama-cuda')['device']
+        speeds = {cache['cache']: (cache['points'][-1]['tokens'], decode_speed(cache['points'][-1])) for cache in model['caches']}
+        tokens = max(length for length, _ in speeds.values())
+        cells = [f'{speeds[name][1]:.0f}' if name in speeds and speeds[name][0] == tokens else '-' for name in LLAMA_SHORT]
+        layers = f', {model["layers"]} of its layers' if model['layers'] == 1 else ''
+        rows.append([f'{device}, {where}', f'{model["geometry"]}{layers}', str(tokens), *cells])
+    return table(['machine', 'model', 'tokens', *(f'`{name}`' for name in LLAMA_SHORT)], rows)
 
 
 def latency_rows(record: dict) -> str:
@@ -488,7 +526,7 @@ def isa_predicted(record: dict) -> str:
     return table(['plan', *devices], rows)
 
 
-VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_short, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_short, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'llama-answers': llama_answers, 'llama-short': llama_short, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}

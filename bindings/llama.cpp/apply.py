@@ -18,11 +18,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The adapter's files, by the folder of llama.cpp that gets them.
 FILES = {
     'include': ['llama-lowkey.h'],
-    'src': ['llama-lowkey-calibrate.cpp', 'lowkey-cells.cpp', 'lowkey-cells.h', 'lowkey-cuda.h', 'lowkey-device.cpp',
+    'src': ['llama-lowkey-calibrate.cpp', 'llama-lowkey-costs.cpp', 'llama-lowkey-costs.h', 'llama-lowkey-tools.h',
+            'lowkey-cells.cpp', 'lowkey-cells.h', 'lowkey-cuda.h', 'lowkey-device.cpp',
             'lowkey-device.h', 'lowkey-graph.cpp', 'lowkey-graph.h', 'lowkey-hooks.h', 'lowkey-kv.cpp', 'lowkey-kv.h',
             'lowkey-model.cpp', 'lowkey-model.h', 'lowkey-options.cpp', 'lowkey-options.h', 'lowkey-state.cpp',
             'lowkey-statistics.cpp', 'lowkey-statistics.h', 'lowkey-step.cpp', 'lowkey-store.cpp', 'lowkey-store.h',
-            'lowkey-threads.cpp', 'lowkey-threads.h', 'lowkey-vulkan.h'],
+            'lowkey-threads.cpp', 'lowkey-threads.h', 'lowkey-trials.cpp', 'lowkey-trials.h', 'lowkey-vulkan.h'],
     'ggml/src/ggml-cuda': ['lowkey-cuda.cuh', 'lowkey-cuda.h'],
     'ggml/src/ggml-vulkan': ['lowkey-vulkan.h', 'lowkey-vulkan.hpp'],
 }
@@ -47,7 +48,7 @@ HOOKS = [
     ('src/CMakeLists.txt', '    llama-kv-cache.cpp', AFTER, '    ' + ' '.join(SOURCES) + ' # lowkey'),
     ('src/CMakeLists.txt', 'target_link_libraries(llama PUBLIC ggml)', AFTER,
      'find_package(lowkey REQUIRED) # lowkey\ntarget_link_libraries(llama PRIVATE lowkey::lowkey) # lowkey\n'
-     'add_executable(llama-lowkey-calibrate llama-lowkey-calibrate.cpp) # lowkey\n'
+     'add_executable(llama-lowkey-calibrate llama-lowkey-calibrate.cpp llama-lowkey-costs.cpp) # lowkey\n'
      'target_link_libraries(llama-lowkey-calibrate PRIVATE llama lowkey::lowkey) # lowkey'),
     ('src/llama-model.cpp', '#include "llama-model.h"', AFTER, INCLUDE),
     ('src/llama-model.cpp', '    llama_memory_i * res;', BEFORE,

@@ -6,13 +6,15 @@
 #include <lowkey/context.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "llama-lowkey-costs.h"
+#include "llama-lowkey-tools.h"
 
 namespace {
 
@@ -22,34 +24,23 @@ constexpr char kUsage[] =
     "  --bits B       an auto plan of at most B bits a value; without it a ChanMix plan\n"
     "  --stats FILE   keep the statistics here (PLAN.json.stats)\n"
     "  --tokens N     of the text (32768), in passes of at most 2048\n"
+    "  --costs N      measure costs on N documents of each of four kinds of text; an interrupted\n"
+    "                 measurement goes on from PLAN.json.costs\n"
+    "  --clips        measure clipped ranges too, which takes three times as long\n"
     "  -t N           threads (those that the process may use)\n";
 
 constexpr uint32_t kPassTokens = 2048;
 constexpr uint32_t kSentenceTokens = 100, kRepeats = 30;  // of the probe, as ChanMix has them
-
-using Tokens = std::vector<llama_token>;
 
 struct Arguments {
     std::vector<std::string> files;
     std::string plan, statistics;
     double bits = 0;
     size_t n_tokens = 32768;
+    uint32_t n_documents = 0;  // of costs; 0 = none are measured
+    bool has_clips = false;
     int n_threads = 0;  // 0 = those that a context of lowkey would have
 };
-
-[[noreturn]] void fail(const std::string &sentence) { throw std::runtime_error(sentence); }
-
-void check(lk_status status) {
-    char sentence[1024] = "";
-    if (status != LK_OK && lk_last_error(sentence, sizeof sentence, nullptr) == LK_OK)
-        fail(sentence);
-    if (status != LK_OK)
-        fail(lk_status_name(status));
-}
-void check(const char *sentence) {
-    if (sentence != nullptr)
-        fail(sentence);
-}
 
 double number_of(const std::string &option, const std::string &text) {
     char *end = nullptr;
@@ -59,12 +50,22 @@ double number_of(const std::string &option, const std::string &text) {
     return number;
 }
 
+double count_of(const std::string &option, const std::string &text) {
+    if (number_of(option, text) < 1)
+        fail(option + " needs at least 1, not \"" + text + "\"");
+    return std::floor(number_of(option, text));
+}
+
 Arguments read_arguments(const std::vector<std::string> &words) {
     Arguments arguments;
     for (size_t i = 0; i < words.size(); ++i) {
         const std::string &word = words[i];
         if (word.empty() || word[0] != '-') {
             arguments.files.push_back(word);
+            continue;
+        }
+        if (word == "--clips") {
+            arguments.has_clips = true;
             continue;
         }
         if (i + 1 == words.size())
@@ -77,9 +78,11 @@ Arguments read_arguments(const std::vector<std::string> &words) {
         else if (word == "--bits")
             arguments.bits = number_of(word, value);
         else if (word == "--tokens")
-            arguments.n_tokens = static_cast<size_t>(number_of(word, value));
+            arguments.n_tokens = static_cast<size_t>(count_of(word, value));
+        else if (word == "--costs")
+            arguments.n_documents = static_cast<uint32_t>(count_of(word, value));
         else if (word == "-t")
-            arguments.n_threads = static_cast<int>(number_of(word, value));
+            arguments.n_threads = static_cast<int>(count_of(word, value));
         else
             fail("unknown option " + word + "\n" + kUsage);
     }
@@ -88,33 +91,6 @@ Arguments read_arguments(const std::vector<std::string> &words) {
     if (arguments.statistics.empty())
         arguments.statistics = arguments.plan + ".stats";
     return arguments;
-}
-
-std::string read_file(const std::string &path) {
-    std::ifstream file(path, std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file && !file.eof())
-        fail(path + ": cannot be read");
-    return text;
-}
-
-void write_file(const std::string &path, const std::string &text) {
-    std::ofstream file(path, std::ios::binary);
-    if (!(file << text) || !file.flush())
-        fail(path + ": cannot be written");
-}
-
-Tokens tokens_of(const llama_vocab *vocab, const std::string &text) {
-    const int32_t n_bytes = static_cast<int32_t>(std::min<size_t>(text.size(), INT32_MAX));
-    Tokens tokens(text.size() + 1);
-    const int32_t n_tokens =
-        llama_tokenize(vocab, text.data(), n_bytes, tokens.data(),
-                       static_cast<int32_t>(tokens.size()), /*add_special=*/false, false);
-    tokens.resize(static_cast<size_t>(std::max(n_tokens, 0)));
-    if (tokens.size() < 2 * kSentenceTokens)
-        fail("the text has " + std::to_string(tokens.size()) + " tokens: a plan needs at least " +
-             std::to_string(2 * kSentenceTokens) + ", better a few ten thousand");
-    return tokens;
 }
 
 int usable_threads() {
@@ -154,33 +130,73 @@ void gather_probe(llama_context *context, const Tokens &prefix, const Tokens &te
     decode(context, probe, static_cast<uint32_t>(prefix.size()), kSentenceTokens);
 }
 
-void gather(const Arguments &arguments) {
+// A model, and a context of it under plan "fp16" that takes each pass in one micro-batch.
+class Host {
+  public:
+    explicit Host(const Arguments &arguments);
+    std::string statistics(const Arguments &arguments);
+    void add_costs(const Arguments &arguments, lk_calibrator *calibrator) {
+        const CostArguments costs = {arguments.n_documents, arguments.has_clips,
+                                     arguments.plan + ".costs"};
+        measure_costs(context_.get(), prefix_, text_, costs, calibrator);
+    }
+
+  private:
+    std::string text_;
+    Tokens prefix_;
+    std::unique_ptr<llama_model, void (*)(llama_model *)> model_{nullptr, llama_model_free};
+    std::unique_ptr<llama_context, void (*)(llama_context *)> context_{nullptr, llama_free};
+};
+
+Host::Host(const Arguments &arguments) {
     llama_model_params of_model = llama_model_default_params();
     of_model.n_gpu_layers = 0;
-    llama_model *model = llama_model_load_from_file(arguments.files[0].c_str(), of_model);
-    if (model == nullptr)
+    model_.reset(llama_model_load_from_file(arguments.files[0].c_str(), of_model));
+    if (model_ == nullptr)
         fail(arguments.files[0] + ": llama.cpp cannot load it");
-    const llama_vocab *vocab = llama_model_get_vocab(model);
-    const Tokens text = tokens_of(vocab, read_file(arguments.files[1]));
-    Tokens prefix;
+    text_ = read_file(arguments.files[1]);
+    const llama_vocab *vocab = llama_model_get_vocab(model_.get());
     if (llama_vocab_get_add_bos(vocab))
-        prefix.push_back(llama_vocab_bos(vocab));
+        prefix_.push_back(llama_vocab_bos(vocab));
 
     check(llama_lowkey_set_plan("fp16"));
     check(llama_lowkey_set_budget(nullptr));
     llama_context_params params = llama_context_default_params();
     params.n_ctx = params.n_batch = params.n_ubatch =
-        static_cast<uint32_t>(prefix.size()) + std::max(kPassTokens, kRepeats * kSentenceTokens);
+        static_cast<uint32_t>(prefix_.size()) +
+        std::max({kPassTokens, kRepeats * kSentenceTokens, kContextTokens + kPredictedTokens});
     params.n_threads = params.n_threads_batch =
         arguments.n_threads > 0 ? arguments.n_threads : usable_threads();
-    llama_context *context = llama_init_from_model(model, params);
-    if (context == nullptr)
+    context_.reset(llama_init_from_model(model_.get(), params));
+    if (context_ == nullptr)
         fail("lowkey cannot run this model: see the log");
-    gather_texts(context, prefix, text, arguments.n_tokens);
-    gather_probe(context, prefix, text);
-    check(llama_lowkey_save_statistics(context, arguments.statistics.c_str()));
-    llama_free(context);
-    llama_model_free(model);
+}
+
+// Of the text's first tokens and of the probe, as bytes of a file.
+std::string Host::statistics(const Arguments &arguments) {
+    const Tokens text = tokens_of(llama_model_get_vocab(model_.get()), text_);
+    if (text.size() < 2 * kSentenceTokens)
+        fail("the text has " + std::to_string(text.size()) + " tokens: a plan needs at least " +
+             std::to_string(2 * kSentenceTokens) + ", better a few ten thousand");
+    gather_texts(context_.get(), prefix_, text, arguments.n_tokens);
+    gather_probe(context_.get(), prefix_, text);
+    check(llama_lowkey_save_statistics(context_.get(), arguments.statistics.c_str()));
+    return read_file(arguments.statistics);
+}
+
+using Calibrator = std::unique_ptr<lk_calibrator, void (*)(lk_calibrator *)>;
+
+Calibrator gather(const Arguments &arguments) {
+    Host host(arguments);
+    const std::string bytes = host.statistics(arguments);
+    lk_calibrator *made = nullptr;
+    check(lk_calibrator_from_bytes(bytes.data(), bytes.size(), &made));
+    Calibrator calibrator(made, [](lk_calibrator *one) { lk_calibrator_destroy(&one); });
+    if (arguments.n_documents > 0) {
+        host.add_costs(arguments, made);
+        write_file(arguments.statistics, bytes_of(lk_calibrator_to_bytes, calibrator.get()));
+    }
+    return calibrator;
 }
 
 lk_plan *make_plan(const lk_calibrator *calibrator, double bits) {
@@ -196,20 +212,13 @@ lk_plan *make_plan(const lk_calibrator *calibrator, double bits) {
     return plan;
 }
 
-void write_plan(const Arguments &arguments) {
-    const std::string bytes = read_file(arguments.statistics);
-    lk_calibrator *calibrator = nullptr;
-    check(lk_calibrator_from_bytes(bytes.data(), bytes.size(), &calibrator));
+void write_plan(const Arguments &arguments, const lk_calibrator *calibrator) {
     lk_plan *plan = make_plan(calibrator, arguments.bits);
-    lk_calibrator_destroy(&calibrator);
     lk_plan_size size;
     check(lk_plan_size_init(&size, sizeof size));
     check(lk_plan_bytes(plan, 8192, 1, 512, &size));
-    size_t n_bytes = 0;
-    check(lk_plan_to_json(plan, nullptr, 0, &n_bytes));
-    std::string text(n_bytes, '\0');
-    check(lk_plan_to_json(plan, text.data(), text.size(), &n_bytes));
-    text.resize(n_bytes - 1);
+    std::string text = bytes_of(lk_plan_to_json, plan);
+    text.pop_back();  // the zero
     write_file(arguments.plan, text);
     std::printf("%s: plan %s, %.3f bits a value\n", arguments.plan.c_str(), lk_plan_name(plan),
                 size.bits_per_value);
@@ -228,8 +237,8 @@ int main(int argc, char **argv) {
         const Arguments arguments = read_arguments(std::vector<std::string>(argv + 1, argv + argc));
         llama_log_set(keep_warnings, nullptr);
         llama_backend_init();
-        gather(arguments);
-        write_plan(arguments);
+        const Calibrator calibrator = gather(arguments);
+        write_plan(arguments, calibrator.get());
         return 0;
     } catch (const std::exception &error) {
         std::fprintf(stderr, "%s\n", error.what());

@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+struct lk_plan;
+
 /* Choose the plan of later contexts.
  *
  * name_or_file  a preset's name, such as "kitty-pro", or the path of a plan's JSON; "" or NULL =
@@ -48,6 +50,29 @@ LLAMA_API const char *llama_lowkey_gather(struct llama_context *context, uint32_
 /* Write the statistics of a context to a file, from which lk_calibrator_from_bytes() and `lowkey
  * plan` make plans. Returns as llama_lowkey_set_plan(). */
 LLAMA_API const char *llama_lowkey_save_statistics(struct llama_context *context, const char *path);
+
+/* Make an empty cache under each of some plans next to the context's own, in place of those of the
+ * last call, to compare what the plans do to the model's predictions (lowkey/costs.h). From now on
+ * batches, each of one sequence and one micro-batch, add their tokens to all of these caches, until
+ * llama_lowkey_choose_trial() is called. Statistics are not gathered meanwhile.
+ *
+ * context  its cache is on the CPU; "fp16" leaves keys and values as the model computes them
+ * plans    [n_plans], read during the call. Each cache holds one micro-batch's tokens
+ * n_plans  0: remove the caches
+ *
+ * Returns as llama_lowkey_set_plan(). */
+LLAMA_API const char *llama_lowkey_make_trials(struct llama_context *context,
+                                               const struct lk_plan *const *plans,
+                                               uint32_t n_plans);
+
+/* Let later batches attend to the cache of a trial, after its tokens. They leave no tokens there;
+ * the context's own cache gets them as ever, and the program removes them with
+ * llama_memory_seq_rm() before the next batch.
+ *
+ * trial  the plan's index in llama_lowkey_make_trials()
+ *
+ * Returns as llama_lowkey_set_plan(). */
+LLAMA_API const char *llama_lowkey_choose_trial(struct llama_context *context, uint32_t trial);
 
 #ifdef __cplusplus
 }

@@ -370,6 +370,17 @@ extern "C" const char *llama_lowkey_gather(llama_context *context, uint32_t pref
         [&] { lowkey::cache_of(context).store().gather().expect(prefix_tokens, period_tokens); });
 }
 
+extern "C" const char *llama_lowkey_make_trials(llama_context *context, const lk_plan *const *plans,
+                                                uint32_t n_plans) {
+    return lowkey::sentence_of([&] {
+        lowkey::cache_of(context).store().make_trials({plans, plans + n_plans});
+    });
+}
+
+extern "C" const char *llama_lowkey_choose_trial(llama_context *context, uint32_t trial) {
+    return lowkey::sentence_of([&] { lowkey::cache_of(context).store().trials().choose(trial); });
+}
+
 extern "C" const char *llama_lowkey_save_statistics(llama_context *context, const char *path) {
     return lowkey::sentence_of([&] {
         const std::vector<char> bytes = lowkey::cache_of(context).store().gather().bytes();

@@ -141,16 +141,25 @@ void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const
         open(queue);
         check(lk_append(cache_, layer, &k, &v));
         check(lk_attend(cache_, layer, &q, &out, nullptr));
-        if (statistics_ != nullptr) {
-            if (runs_.size() != 1)
-                throw std::runtime_error("statistics need batches of one sequence");
-            statistics_->add(layer, q, k, v, runs_[0].first, runs_[0].n_tokens);
-        }
+        observe(layer, q, k, v, out);
         ++n_attended_;
     } catch (const std::exception &error) {
         has_sound_graphs_ = false;
         fail(error.what());
     }
+}
+
+void Store::observe(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
+                    const lk_tensor &out) {
+    if (statistics_ == nullptr && trials_ == nullptr)
+        return;
+    if (runs_.size() != 1)
+        throw std::runtime_error("statistics and trials need batches of one sequence");
+    const Run &run = runs_[0];
+    if (trials_ != nullptr)
+        trials_->attend(layer, q, k, v, out, run.first, run.n_tokens);
+    else
+        statistics_->add(layer, q, k, v, run.first, run.n_tokens);
 }
 
 // Layers that did not come to attend() ran from CUDA graphs of ggml.
@@ -167,13 +176,30 @@ void Store::declare_replayed() {
 }
 
 void Store::drop_step() {
+    if (trials_ != nullptr)
+        trials_->finish(false);
     if (std::exchange(step_, Step::kNone) >= Step::kOpen)
         (void)lk_step_discard(cache_);  // a step is open, which is all that it needs
+}
+
+bool Store::finish_trials() {
+    try {
+        if (trials_ != nullptr)
+            trials_->finish(true);
+        return true;
+    } catch (const std::exception &error) {
+        fail(error.what());
+        return false;
+    }
 }
 
 void Store::finish() {
     declare_replayed();
     if (step_ != Step::kOpen || !fault_.empty() || n_attended_ != n_layers()) {
+        drop_step();
+        return;
+    }
+    if (!finish_trials()) {
         drop_step();
         return;
     }

@@ -54,6 +54,7 @@ Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &
 }
 
 Store::~Store() {
+    trials_.reset();
     lk_cache_destroy(&cache_);
     lk_plan_destroy(&plan_);
     if (context_ != nullptr)
@@ -332,10 +333,31 @@ void Store::check_same(int32_t first, int32_t other) {
                                  " needs sequences that hold the same tokens before it");
 }
 
-Statistics &Store::gather() {
+void Store::require_cpu() const {
     if (place_.backend != LK_BACKEND_CPU)
         throw std::runtime_error(
-            "statistics are gathered from a cache on the CPU: --no-kv-offload keeps it there");
+            "statistics and trials need a cache on the CPU: --no-kv-offload keeps it there");
+}
+
+void Store::make_trials(const std::vector<const lk_plan *> &plans) {
+    require_cpu();
+    create();
+    trials_.reset();
+    if (plans.empty())
+        return;
+    const std::vector<lk_layer> described = geometry_layers();
+    trials_ =
+        std::make_unique<Trials>(context_, geometry_of(described), plans, limits_.step_tokens);
+}
+
+Trials &Store::trials() {
+    if (trials_ == nullptr)
+        throw std::runtime_error("the context has no trials");
+    return *trials_;
+}
+
+Statistics &Store::gather() {
+    require_cpu();
     if (statistics_ == nullptr) {
         create();
         const std::vector<lk_layer> described = geometry_layers();

@@ -18,6 +18,7 @@
 #include "lowkey-options.h"
 #include "lowkey-statistics.h"
 #include "lowkey-threads.h"
+#include "lowkey-trials.h"
 
 namespace lowkey {
 
@@ -122,6 +123,10 @@ class Store {
     // The statistics of all later attend() calls, each of which has one run; made by the first
     // call, which needs all layers described.
     Statistics &gather();
+    // Makes trials in place of earlier ones, which all later attend() calls reach too, each of
+    // which has one run; no plans: none. Needs all layers described.
+    void make_trials(const std::vector<const lk_plan *> &plans);
+    Trials &trials();
     // After the last layer: the step's tokens belong to their sequences. Until commit() a cut among
     // them is exact and frees no page; a step with more tokens than a draft is committed at once.
     // A step with a fault, or without all its layers, is dropped.
@@ -167,6 +172,10 @@ class Store {
     void set_queue(void *queue);
     void declare_replayed();
     void drop_step();
+    bool finish_trials();
+    void require_cpu() const;
+    void observe(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
+                 const lk_tensor &out);
     const Run *uncommitted(int32_t sequence) const;
     void copy_to_others();
     void check_same(int32_t first, int32_t other);
@@ -187,6 +196,7 @@ class Store {
     lk_plan *plan_ = nullptr;
     lk_cache *cache_ = nullptr;
     std::unique_ptr<Statistics> statistics_;
+    std::unique_ptr<Trials> trials_;
     std::map<int32_t, Sequence> sequences_;
     uint64_t last_content_ = 0;
     enum class Step { kNone, kPrepared, kOpen, kFinished } step_ = Step::kNone;

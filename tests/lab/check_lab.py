@@ -120,6 +120,22 @@ def throughput(folder: pathlib.Path) -> None:
     run('throughput', code=2)
 
 
+def speeds(folder: pathlib.Path) -> None:
+    """Every record of llama.cpp has its picture, and another file is refused."""
+    picture = folder / 'speeds.png'
+    results = pathlib.Path(__file__).resolve().parents[2] / 'docs/results'
+    for record in ('llama.json', 'llama-cuda.json', 'llama-vulkan.json'):
+        n_models = len(json.loads((results / record).read_text())['models'])
+        run('speeds', '--record', str(results / record), '--png', str(picture))
+        expect(png_size(picture) == (1200, 160 + 300 * n_models), f'a row for each model of {record}')
+    lone = {'device': 'none', 'weights': 'f16', 'models': [{'geometry': 'a', 'layers': 1, 'caches': [{'cache': 'kivi2', 'points': []}]}]}
+    for text, words in (('{', 'is no record'), ('{"models": []}', 'is no record'), ('{"models": [1]}', 'has no such field'),
+                        (json.dumps(lone), 'has no cache f16')):
+        (folder / 'other.json').write_text(text)
+        said = run('speeds', '--record', str(folder / 'other.json'), '--png', str(folder / 'none.png'), code=1)
+        expect(words in said.stderr and not (folder / 'none.png').exists(), words)
+
+
 def ablations(folder: pathlib.Path) -> None:
     """Each step of a method is a row, with the bits it takes and what the paper has."""
     texts = folder / 'text.txt'
@@ -164,12 +180,12 @@ def answers() -> None:
 
 
 def usage() -> None:
-    for command in ('eval', 'ablation', 'suite', 'tables', 'stress', 'throughput'):
+    for command in ('eval', 'ablation', 'suite', 'tables', 'stress', 'throughput', 'speeds'):
         expect(f'lowkey-lab {command}' in run(command, '--help').stdout, f'{command} --help has an example')
     run('tables', code=2)
     run('ablation', 'nonsense', code=2)
     expect('there is no command nonsense' in run('nonsense', code=2).stderr, 'an unknown command is named')
 
 
-PARTS = {'command': [usage, throughput], 'answers': [stressed, answers], 'suites': [suites, long_answers], 'ablations': [ablations]}
+PARTS = {'command': [usage, throughput, speeds], 'answers': [stressed, answers], 'suites': [suites, long_answers], 'ablations': [ablations]}
 check(*PARTS[sys.argv[2]])

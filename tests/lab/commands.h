@@ -15,6 +15,7 @@ void add_suite(CLI::App &app, int &exit_code);
 void add_tables(CLI::App &app, int &exit_code);
 void add_stress(CLI::App &app, int &exit_code);
 void add_throughput(CLI::App &app, int &exit_code);
+void add_speeds(CLI::App &app, int &exit_code);
 
 }  // namespace cli
 

@@ -18,5 +18,6 @@ int main(int argc, char **argv) {
     cli::add_tables(app, exit_code);
     cli::add_stress(app, exit_code);
     cli::add_throughput(app, exit_code);
+    cli::add_speeds(app, exit_code);
     return cli::run(app, argc, argv, exit_code);
 }

@@ -202,6 +202,11 @@ def layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff):
     feed_forward(model, name, n_embd, n_ff)
 
 
+def head_norms(model, name, head_dim):
+    for part in 'qk':
+        model.norm(f'{name}attn_{part}_norm.weight', head_dim)
+
+
 def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_ff=512, kind='f16', n_context=8192,
           architecture='llama', n_vocab=256, is_large=False, has_output=False, **values):
     model = Random(architecture, kind=kind, n_vocab=n_vocab, is_large=is_large)
@@ -213,6 +218,8 @@ def llama(path, n_layers=2, n_embd=256, n_heads=8, n_kv_heads=2, head_dim=64, n_
         name = f'blk.{i}.'
         model.norm(name + 'attn_norm.weight', n_embd)
         model.norm(name + 'ffn_norm.weight', n_embd)
+        if architecture == 'qwen3':
+            head_norms(model, name, head_dim)
         layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.write(path)
 
@@ -222,12 +229,17 @@ LARGE = {
     'Llama-3.2-1B': {'n_layers': 16, 'n_embd': 2048, 'n_heads': 32, 'n_kv_heads': 8, 'head_dim': 64, 'n_ff': 8192},
     'Llama-3.1-8B': {'n_layers': 32, 'n_embd': 4096, 'n_heads': 32, 'n_kv_heads': 8, 'head_dim': 128, 'n_ff': 14336,
                      'has_output': True},
+    'Qwen3-4B': {'architecture': 'qwen3', 'n_layers': 36, 'n_embd': 2560, 'n_heads': 32, 'n_kv_heads': 8, 'head_dim': 128,
+                 'n_ff': 9728},
+    'Gemma-3-1B': {'architecture': 'gemma3', 'window': 512, 'n_layers': 26, 'n_embd': 1152, 'n_heads': 4, 'n_kv_heads': 1,
+                   'head_dim': 256, 'n_ff': 6912},
 }
 
 
 def large(path, name, n_vocab=128256, **values):
     """Random weights at Q4_0 in the geometry of a model of LARGE."""
-    llama(path, **LARGE[name] | values, n_context=131072, n_vocab=n_vocab, is_large=True)
+    maker = gemma if name.startswith('Gemma') else llama
+    maker(path, **LARGE[name] | values, n_context=131072, n_vocab=n_vocab, is_large=True)
 
 
 def chunked(path):
@@ -253,18 +265,18 @@ def alibi(path, n_embd=128, n_heads=2):
     model.write(path)
 
 
-def gemma(path, architecture, window, n_layers, n_embd=128, n_heads=4, n_kv_heads=1, head_dim=64, n_ff=256, **values):
+def gemma(path, architecture, window, n_layers, n_embd=128, n_heads=4, n_kv_heads=1, head_dim=64, n_ff=256, n_context=8192,
+          n_vocab=256, is_large=False, **values):
     """Layers with a sliding window between layers without."""
-    model = Random(architecture)
+    model = Random(architecture, n_vocab=n_vocab, is_large=is_large)
     model.set(attention__sliding_window=window, **values)
-    shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
+    shape(model, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_context)
     for i in range(n_layers):
         name = f'blk.{i}.'
         for norm in ('attn_norm', 'post_attention_norm', 'ffn_norm', 'post_ffw_norm'):
             model.norm(f'{name}{norm}.weight', n_embd)
         if architecture == 'gemma3':
-            model.norm(name + 'attn_q_norm.weight', head_dim)
-            model.norm(name + 'attn_k_norm.weight', head_dim)
+            head_norms(model, name, head_dim)
         layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
     model.write(path)
 
@@ -336,8 +348,7 @@ def lfm2(path, n_embd=256, n_heads=4, head_dim=64, n_ff=256, n_kernel=3, **value
         model.norm(name + 'attn_norm.weight', n_embd)
         model.norm(name + 'ffn_norm.weight', n_embd)
         if n_kv_heads:
-            model.norm(name + 'attn_q_norm.weight', head_dim)
-            model.norm(name + 'attn_k_norm.weight', head_dim)
+            head_norms(model, name, head_dim)
             layer_matrices(model, name, n_embd, n_heads, n_kv_heads, head_dim, n_ff)
         else:
             model.matrix(name + 'shortconv.conv.weight', n_embd, n_kernel, 'f32')
@@ -360,8 +371,7 @@ def qwen35(path, n_layers=4, n_embd=128, n_heads=4, n_kv_heads=1, head_dim=64, n
         model.norm(name + 'post_attention_norm.weight', n_embd)
         feed_forward(model, name, n_embd, n_ff)
         if i % 2:
-            model.norm(name + 'attn_q_norm.weight', head_dim)
-            model.norm(name + 'attn_k_norm.weight', head_dim)
+            head_norms(model, name, head_dim)
             model.matrix(name + 'attn_q.weight', 2 * n_heads * head_dim, n_embd)  # queries and gates
             model.matrix(name + 'attn_k.weight', n_kv_heads * head_dim, n_embd)
             model.matrix(name + 'attn_v.weight', n_kv_heads * head_dim, n_embd)

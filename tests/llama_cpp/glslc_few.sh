@@ -14,7 +14,7 @@ for word in "$@"; do
 done
 case $name in
 conv* | im2col* | pool* | wkv* | snake* | col2im* | gla.comp | dsv4* | lightning* | opt_step* | upscale*) empty=yes ;;
-flash_attn.comp) empty= ;; # one shader for all types
+flash_attn*.comp) empty= ;; # the types of caches are among the values that a shader is specialized by
 esac
 case $source in *feature-tests*) empty= ;; esac
 [ -n "$empty" ] || exec glslc "$@"

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hybrid_test.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include "session.h"
 
 namespace {
 
 constexpr llama_pos kPromptTokens = 300;
+constexpr double kOwnDifference = 1.25;  // in units of that of llama.cpp's own cache
 
 Options options_of(const std::string &plan) {
     Options options;
@@ -146,26 +150,40 @@ void check_states(const Model &model, const std::string &plan) {
                   plan == "fp16" ? same_numbers() : 0.2, plan + ": the sequence goes back");
 }
 
-// A model that keeps recurrent states of the last tokens goes back to them exactly.
-void check_drafts(const Model &model, const std::string &plan) {
+// The largest difference between logits of drafts that are cut and those of single tokens: the
+// state of a recurrent layer carries what batches of other shapes round otherwise.
+double draft_difference(const Model &model, Session &drafted, const std::string &plan) {
     const Text text = random_text(60, 400, model.n_vocab());
-    Options options = options_of(plan);
-    options.n_back = 8;
-    Session drafted(model, options), plain(model, options_of(plan));
-    if (llama_n_rs_seq(drafted.get()) == 0)
-        return;
+    Session plain(model, options_of(plan));
     drafted.feed(0, 0, part(text, 0, 300));
     plain.feed(0, 0, part(text, 0, 300));
+    double largest = 0;
     for (llama_pos at = 300; at < 390; at += 3) {
         const Text draft = joined(part(text, static_cast<size_t>(at), static_cast<size_t>(at) + 3),
                                   random_text(static_cast<uint32_t>(at), 5, model.n_vocab()));
         const std::vector<Logits> logits = drafted.feed_all(0, at, draft);
         require(llama_memory_seq_rm(drafted.memory(), 0, at + 3, -1), "the rest is removed");
-        for (llama_pos i = 0; i < 3; ++i)
-            require_close(logits[static_cast<size_t>(i)],
-                          plain.feed(0, at + i, {text[static_cast<size_t>(at + i)]}),
-                          same_numbers(), plan + ": draft at " + std::to_string(at + i));
+        for (llama_pos i = 0; i < 3; ++i) {
+            const Logits alone = plain.feed(0, at + i, {text[static_cast<size_t>(at + i)]});
+            largest = std::max(largest, relative_difference(logits[static_cast<size_t>(i)], alone));
+        }
     }
+    return largest;
+}
+
+// A model that keeps recurrent states of the last tokens goes back to them.
+void check_drafts(const Model &model, const std::string &plan) {
+    Options options = options_of(plan), own = options_of("");
+    options.n_back = own.n_back = 8;
+    Session drafted(model, options), theirs(model, own);
+    if (llama_n_rs_seq(drafted.get()) == 0)
+        return;
+    const double bound =
+        std::max(same_numbers(), kOwnDifference * draft_difference(model, theirs, ""));
+    const double difference = draft_difference(model, drafted, plan);
+    std::printf("%s: drafts differ by %.3g, at most %.3g\n", plan.c_str(), difference, bound);
+    require(difference <= bound, plan + ": drafts differ by " + std::to_string(difference) +
+                                     ", at most " + std::to_string(bound));
     llama_memory_seq_cp(drafted.memory(), 0, 1, -1, -1);
     require(drafted.decode({{1, 390, {0}, true}}) == -3, "a copy before the cut is made fails");
     require_log("a copy holds all tokens up to the last batch");
@@ -175,7 +193,9 @@ void check_drafts(const Model &model, const std::string &plan) {
 
 void test_hybrids(const std::vector<std::string> &paths) {
     for (const std::string &path : paths) {
-        const Model model(path);
+        // ggml's products on a CPU with AMX are wrong where several sequences decode together: it
+        // reads weights of the second sequence after the end of the matrix.
+        const Model model(path, is_on_gpu() ? 999 : 0, /*has_repacked=*/false);
         for (const char *plan : {"fp16", "kitty-pro"}) {
             check_sequences(model, plan);
             check_refusals(model, plan);

@@ -17,6 +17,8 @@
 #include "device_test.h"
 #include "hybrid_test.h"
 #include "session.h"
+#include "text_test.h"
+#include "trials_test.h"
 #include "windows_test.h"
 
 namespace {
@@ -427,61 +429,26 @@ void test_refusals(const Models &paths) {
     }
 }
 
-// Appends a text to sequence 0 and prints n_tokens bytes of its greedy continuation, or those up to
-// the first `end`. Returns the position after it.
-llama_pos print_continuation(Session &session, llama_pos position, const std::string &bytes,
-                             unsigned long n_tokens, int end) {
-    Text text;
-    if (position == 0)
-        text.push_back(0);  // begins a text
-    for (const char c : bytes)
-        text.push_back(static_cast<unsigned char>(c));
-    Logits logits = session.feed(0, position, text);
-    position += static_cast<llama_pos>(text.size());
-    for (unsigned long i = 0; i < n_tokens; ++i) {
-        const llama_token token = best(logits);
-        std::putchar(token);
-        logits = session.feed(0, position++, {token});
-        if (token == end)
-            break;
-    }
-    return position;
-}
-
-// MODEL PLAN N_TOKENS TEXT: the bytes that a greedy continuation of the text has.
-void generate(const Models &arguments) {
-    const Model model(arguments.at(0));
-    Options options;
-    options.plan = arguments.at(1);
-    options.n_ctx = 2048;
-    Session session(model, options);
-    print_continuation(session, 0, arguments.at(3), std::stoul(arguments.at(2)), -1);
-}
-
-// MODEL PLAN TEXT QUESTION...: a line for each question, each after the text alone.
-void answers(const Models &arguments) {
-    const Model model(arguments.at(0));
-    Options options;
-    options.plan = arguments.at(1);
-    options.n_ctx = 4608;
-    Session session(model, options);
-    const llama_pos n = print_continuation(session, 0, arguments.at(2), 0, -1);
-    for (size_t i = 3; i < arguments.size(); ++i) {
-        print_continuation(session, n, arguments[i], 40, '.');
-        std::putchar('\n');
-        require(llama_memory_seq_rm(session.memory(), 0, n, -1), "the question is removed");
-    }
-}
-
 }  // namespace
 
 int main(int argc, char **argv) {
     const std::map<std::string, std::function<void(const Models &)>> cases = {
-        {"logits", test_logits},       {"sequences", test_sequences}, {"batches", test_batches},
-        {"drafts", test_drafts},       {"states", test_states},       {"requests", test_requests},
-        {"windows", test_windows},     {"refusals", test_refusals},   {"threads", test_threads},
-        {"generate", generate},        {"answers", answers},          {"graphs", print_graphs},
-        {"placement", test_placement}, {"hybrids", test_hybrids}};
+        {"logits", test_logits},
+        {"sequences", test_sequences},
+        {"batches", test_batches},
+        {"drafts", test_drafts},
+        {"states", test_states},
+        {"requests", test_requests},
+        {"windows", test_windows},
+        {"refusals", test_refusals},
+        {"threads", test_threads},
+        {"generate", generate},
+        {"answers", answers},
+        {"graphs", print_graphs},
+        {"placement", test_placement},
+        {"hybrids", test_hybrids},
+        {"perplexity", print_perplexity},
+        {"trials", test_trials}};
     const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
     if (found == cases.end()) {
         std::fputs("usage: llama-test CASE MODEL...\n", stderr);

@@ -1,6 +1,6 @@
 """Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
 
-    run.py --lowkey PREFIX --work FOLDER [--cuda | --vulkan] [--log FILE] [--requests N] [--only NAME...]
+    run.py --lowkey PREFIX --work FOLDER [--cuda | --vulkan | --asan] [--log FILE] [--requests N] [--only NAME...]
 
 PREFIX holds an installed lowkey. FOLDER keeps the source, its build and the models for later runs. The source package
 is fetched by pip and checked by the hash of bindings/llama.cpp/pin.json; LOWKEY_LLAMA_ARCHIVE names one that is there
@@ -13,6 +13,7 @@ import pathlib
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,11 +27,12 @@ ADAPTER = ROOT / 'bindings/llama.cpp'
 HERE = pathlib.Path(__file__).resolve().parent
 WORDS = (ROOT / 'tests/model/words.txt').read_text(encoding='utf-8').split()
 FILLER = (ROOT / 'tests/model/texts/suite.txt').read_text(encoding='utf-8')
-TEST_SOURCES = ['llama_test.cpp', 'windows_test.cpp', 'hybrid_test.cpp', 'device_test.cpp', 'session.cpp']
-COMMON_CASES = ['logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows', 'hybrids',
-                'requests', 'refusals', 'environment']
+TEST_SOURCES = ['llama_test.cpp', 'windows_test.cpp', 'hybrid_test.cpp', 'text_test.cpp', 'trials_test.cpp',
+                'device_test.cpp', 'session.cpp']
+COMMON_CASES = ['logits', 'greedy', 'perplexity', 'answers', 'sequences', 'batches', 'drafts', 'states', 'windows',
+                'hybrids', 'requests', 'refusals', 'environment']
 CASES = {
-    'cpu': [*COMMON_CASES, 'plans', 'threads'],
+    'cpu': [*COMMON_CASES, 'trials', 'plans', 'costs', 'threads'],
     'cuda': [*COMMON_CASES, 'graphs', 'placement'],
     'vulkan': [*COMMON_CASES, 'placement'],
 }
@@ -46,6 +48,15 @@ OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_U
 def run(*command, **options):
     print('+', *command, file=sys.stderr, flush=True)
     return subprocess.run([str(word) for word in command], check=True, **options)
+
+
+def run_quietly(*command):
+    """Shows the output of a command that fails, from the first failure of ninja on."""
+    try:
+        run(*command, stdout=subprocess.PIPE)
+    except subprocess.CalledProcessError as error:
+        text = error.stdout.decode('utf-8', 'replace')
+        sys.exit(f'run.py: {error}\n{text[max(text.find("FAILED"), 0):][:8000]}')
 
 
 def archive(pin, work):
@@ -113,20 +124,21 @@ def test_apply(llama_cpp):
             assert status == 1 and 'src/llama-graph.cpp' in said and 'v_trans' in said and hashes(copy) == changed, said
 
 
-def build(llama_cpp, lowkey, work, device='cpu'):
+def build(llama_cpp, lowkey, work, device='cpu', is_asan=False):
     """Builds libllama and llama-server; returns what a program of the library is compiled with."""
     if device == 'vulkan':
         os.environ.setdefault('GGML_VK_VISIBLE_DEVICES', '0')  # ggml takes a device that is a CPU, such as Mesa's, if named
     folder = work / 'llama.cpp'
     library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
     launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
-    run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
+    run_quietly('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release',
         f'-DCMAKE_PREFIX_PATH={headers.parent}', f'-DCMAKE_PROJECT_llama.cpp_INCLUDE={HERE}/build.cmake', *launcher,
         *[f'-DLLAMA_{name}=OFF' for name in OFF], f'-DGGML_CUDA={"ON" if device == "cuda" else "OFF"}',
         f'-DGGML_VULKAN={"ON" if device == "vulkan" else "OFF"}', f'-DVulkan_GLSLC_EXECUTABLE={HERE}/glslc_few.sh',
-        stdout=subprocess.DEVNULL)
-    run('ninja', '-C', folder, 'llama', 'llama-lowkey-calibrate', 'llama-server', stdout=subprocess.DEVNULL)
-    return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
+        f'-DLLAMA_SANITIZE_ADDRESS={"ON" if is_asan else "OFF"}')
+    run_quietly('ninja', '-C', folder, 'llama', 'llama-lowkey-calibrate', 'llama-server')
+    sanitizer = ['-fsanitize=address'] if is_asan else []
+    return [*sanitizer, f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
             '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
 
 
@@ -168,7 +180,7 @@ class Cases:
         self.case('windows', *[self.models[name] for name in ('gemma2', 'gemma3', 'gpt-oss')])
 
     def hybrids(self):
-        self.case('hybrids', *[self.models[name] for name in ('lfm2', 'qwen35', 'falcon-h1')])
+        print(self.case('hybrids', *[self.models[name] for name in ('lfm2', 'qwen35', 'falcon-h1')]).decode(), end='')
 
     def sequences(self):
         self.case('sequences', self.models['llama'])
@@ -215,6 +227,13 @@ class Cases:
             theirs, ours = (self.case('generate', self.models['prover'], plan, 250, text) for plan in ('', 'fp16'))
             assert len(theirs) == 250 and theirs == ours, f'{theirs}\n{ours}'
 
+    def perplexity(self):
+        """Plan fp16 predicts texts as llama.cpp's F16 cache does, to three decimals."""
+        texts = [FILLER[begin:begin + 2047].encode('ascii', 'replace').decode() for begin in (0, 9000, 18000, 27000)]
+        theirs, ours = (float(self.case('perplexity', self.models['prover'], cache, *texts)) for cache in ('f16', 'fp16'))
+        print(f'perplexity: f16 {theirs:.5f}, fp16 {ours:.5f}')
+        assert abs(theirs - ours) < 0.0005 and 1 < theirs < 20, f'f16 {theirs}, fp16 {ours}'
+
     def graphs(self):
         """Steps that ggml replays have the bits of steps without CUDA graphs."""
         arguments = 'graphs', self.models['llama'], self.models['gemma3']
@@ -251,6 +270,35 @@ class Cases:
         program = self.work / 'llama.cpp/bin/llama-lowkey-calibrate'
         done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
+
+    def trials(self):
+        self.case('trials', self.models['llama'])
+
+    def costs(self):
+        """Costs of a model's keys and values: measured, kept, gone on with, and in the plan's statistics."""
+        text, plan = self.work / 'text.txt', self.work / 'costs.json'
+        text.write_text(FILLER, encoding='utf-8')
+        journal, statistics = self.work / 'costs.json.costs', self.work / 'costs.json.stats'
+        journal.unlink(missing_ok=True)
+        arguments = self.models['llama'], text, '-o', plan, '-t', 1, '--tokens', 3000, '--bits', 3
+        status, said = self.calibrate(*arguments)
+        assert status == 0, said
+        without = statistics.read_bytes(), plan.read_text(encoding='utf-8')
+        status, said = self.calibrate(*arguments, '--costs', 1)
+        n_trials = 4 * 2 * 2 * 2  # kinds of text, layers, KV heads, keys and values
+        assert status == 0 and f'{n_trials} of {n_trials} trials' in said, said
+        measured, of_costs = journal.read_bytes(), (statistics.read_bytes(), plan.read_text(encoding='utf-8'))
+        assert len(measured) == 64 + 8 * n_trials and of_costs[0] != without[0] and of_costs[1] != without[1]
+        bits = struct.unpack(f'<{n_trials}d', measured[56:-8])  # docs/costs.md has the layout
+        assert all(1e-3 < b < 1e4 for b in bits), bits
+        journal.write_bytes(b'x' * len(measured))
+        status, said = self.calibrate(*arguments, '--costs', 1)
+        assert status == 1 and plan.read_text(encoding='utf-8') == of_costs[1], said
+        journal.write_bytes(measured)
+        status, said = self.calibrate(*arguments, '--costs', 1)
+        assert status == 0 and 'trials' not in said and plan.read_text(encoding='utf-8') == of_costs[1], said
+        status, said = self.calibrate(*arguments, '--costs', 2)
+        assert status == 1 and journal.read_bytes() == measured, said
 
     def plans(self):
         """Plans from statistics of the very model: they run, and are as good as their bits."""
@@ -292,8 +340,9 @@ def main():
     parser.add_argument('--lowkey', type=pathlib.Path, required=True)
     parser.add_argument('--work', type=pathlib.Path, required=True)
     parser.add_argument('--log', type=pathlib.Path)
-    parser.add_argument('--requests', type=int, default=40, help='of the load on llama-server')
+    parser.add_argument('--requests', type=int, default=200, help='of the load on llama-server')
     add_devices(parser)
+    parser.add_argument('--asan', action='store_true', help='build llama.cpp with AddressSanitizer; PREFIX has it too')
     parser.add_argument('--only', nargs='+')
     options = parser.parse_args()
     work = options.work.resolve()
@@ -301,7 +350,7 @@ def main():
     pin = json.loads((ADAPTER / 'pin.json').read_text(encoding='utf-8'))
     llama_cpp = source(pin, work)
     lowkey = options.lowkey.resolve()
-    flags = build(llama_cpp, lowkey, work, options.device)
+    flags = build(llama_cpp, lowkey, work, options.device, options.asan)
     program = link(work / 'llama-test', TEST_SOURCES, flags)
     models = gguf_models.all_models(work / 'models')
     cases = Cases(program, models, work, options.device)

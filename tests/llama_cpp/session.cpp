@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 namespace {
 
@@ -15,10 +16,27 @@ std::string &log_text() {
 }
 
 size_t n_replays = 0;
+double cache_bytes = 0;
+
+// Adds what a line says of a cache's size: "size = 1.50 MiB ( 256 cells, ...)" of llama.cpp, and
+// "... tokens take 1.50 MiB (1572864 bytes), ..." of lowkey.
+void note_size(const char *text) {
+    double mib = 0;
+    unsigned long long bytes = 0;
+    const char *theirs = std::strstr(text, "size = ");
+    const char *ours = std::strstr(text, " tokens take ");
+    if (theirs != nullptr && std::strstr(text, " cells, ") != nullptr &&
+        std::sscanf(theirs, "size = %lf MiB", &mib) == 1)
+        cache_bytes += mib * 1024 * 1024;
+    else if (ours != nullptr && std::sscanf(ours, " tokens take %*f %*s (%llu bytes)", &bytes) == 1)
+        cache_bytes += static_cast<double>(bytes);
+}
 
 void keep_log(ggml_log_level level, const char *text, void *) {
     if (std::strncmp(text, "CUDA Graph id ", 14) == 0)
         ++n_replays;
+    if (level == GGML_LOG_LEVEL_INFO)
+        note_size(text);
     if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR)
         log_text() += text;
 }
@@ -42,6 +60,7 @@ double same_numbers() { return is_on_gpu() ? 4e-3 : 2e-3; }
 std::string logged() { return log_text(); }
 void clear_log() { log_text().clear(); }
 size_t count_replays() { return n_replays; }
+double logged_cache_bytes() { return cache_bytes; }
 
 void require(bool holds, const std::string &sentence) {
     if (holds)
@@ -60,12 +79,13 @@ void require_close(const Logits &a, const Logits &b, double bound, const std::st
                                      ", at most " + std::to_string(bound));
 }
 
-Model::Model(const std::string &path, int n_gpu_layers) {
+Model::Model(const std::string &path, int n_gpu_layers, bool has_repacked) {
     llama_log_set(keep_log, nullptr);
     ggml_set_abort_callback(print_log);
     llama_backend_init();
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
+    params.use_extra_bufts = has_repacked;
     model_ = llama_model_load_from_file(path.c_str(), params);
     require(model_ != nullptr, path + " loads");
 }
@@ -73,6 +93,20 @@ Model::Model(const std::string &path, int n_gpu_layers) {
 Model::~Model() { llama_model_free(model_); }
 
 int32_t Model::n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(model_)); }
+
+Options options_of_cache(const std::string &name) {
+    const std::map<std::string, ggml_type> types = {{"", GGML_TYPE_F16},
+                                                    {"f16", GGML_TYPE_F16},
+                                                    {"q8_0", GGML_TYPE_Q8_0},
+                                                    {"q4_0", GGML_TYPE_Q4_0}};
+    Options options;
+    const auto type = types.find(name);
+    if (type != types.end())
+        options.type = type->second;
+    else
+        options.plan = name;
+    return options;
+}
 
 llama_context *Session::make(const Model &model, const Options &options) {
     if (options.plan != kEnvironment) {
@@ -86,7 +120,9 @@ llama_context *Session::make(const Model &model, const Options &options) {
     params.n_batch = options.n_ctx;
     params.n_ubatch = options.n_ubatch;
     params.n_seq_max = options.n_sequences;
-    params.n_threads = params.n_threads_batch = options.n_threads;
+    params.n_threads = options.n_threads;
+    params.n_threads_batch =
+        options.n_prompt_threads > 0 ? options.n_prompt_threads : options.n_threads;
     params.n_rs_seq = options.n_back;
     params.kv_unified = options.is_unified;
     params.swa_full = options.has_full_windows;

@@ -19,6 +19,8 @@ std::string device_name();
 bool is_on_gpu();
 // Graphs that ggml has run as the CUDA graphs of earlier ones, in this process.
 size_t count_replays();
+// Bytes of keys and values of all contexts made so far, as llama.cpp's caches and lowkey log them.
+double logged_cache_bytes();
 
 // The log of llama.cpp since the last call of clear_log(), warnings and errors alone.
 std::string logged();
@@ -35,8 +37,10 @@ void require_close(const Logits &a, const Logits &b, double bound, const std::st
 
 class Model {
   public:
-    // By default all layers are on the device of the test.
-    explicit Model(const std::string &path, int n_gpu_layers = is_on_gpu() ? 999 : 0);
+    // By default all layers are on the device of the test. has_repacked: weights may be laid out
+    // for instructions of the CPU.
+    explicit Model(const std::string &path, int n_gpu_layers = is_on_gpu() ? 999 : 0,
+                   bool has_repacked = true);
     ~Model();
     Model(const Model &) = delete;
     Model &operator=(const Model &) = delete;
@@ -53,13 +57,17 @@ struct Options {
     std::string plan;  // empty = llama.cpp's own cache; kEnvironment = no call of the setters
     std::string budget;
     uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
-    int n_threads = 1;    // ggml's threads spin, which a busy machine punishes
-    uint32_t n_back = 0;  // recurrent states of last tokens
+    int n_threads = 1;         // ggml's threads spin, which a busy machine punishes
+    int n_prompt_threads = 0;  // 0 = n_threads
+    uint32_t n_back = 0;       // recurrent states of last tokens
     bool is_unified = true;
     bool has_full_windows = false;   // of swa_full
     bool is_offloaded = true;        // of offload_kqv
     ggml_type type = GGML_TYPE_F16;  // of llama.cpp's own cache
 };
+
+// Those of a cache by its name: f16, q8_0 or q4_0 of llama.cpp, or a plan of lowkey; "" as f16.
+Options options_of_cache(const std::string &name);
 
 // What a token of a batch is and belongs to.
 struct Token {
