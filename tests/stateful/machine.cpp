@@ -662,12 +662,21 @@ bool Machine::step() {
     uint32_t flags = 0;
     const std::vector<uint32_t> spans =
         has_tree ? std::vector<uint32_t>() : choose_spans(&parts, &flags);
-    const lk_status begun =
-        spans.empty()
-            ? lk_step_begin(cache_, options_.device->queue, n, ids.data(), counts.data(),
-                            has_tree ? parents.data() : nullptr)
-            : lk_step_begin_spans(cache_, options_.device->queue, n, ids.data(), counts.data(),
-                                  spans.data(), static_cast<uint32_t>(spans.size() / 3), flags);
+    const auto begin = [&] {
+        return spans.empty() ? lk_step_begin(cache_, options_.device->queue, n, ids.data(),
+                                             counts.data(), has_tree ? parents.data() : nullptr)
+                             : lk_step_begin_spans(cache_, options_.device->queue, n, ids.data(),
+                                                   counts.data(), spans.data(),
+                                                   static_cast<uint32_t>(spans.size() / 3), flags);
+    };
+    lk_status begun = begin();
+    // The tables of a device are those of the begin, so pages that it left above their rung are
+    // shrunk outside of the step.
+    if (!begun && options_.device->backend != LK_BACKEND_CPU && has_unsettled_budget()) {
+        if (!expect_status(lk_step_discard(cache_), "discard") || !follow_budgets())
+            return false;
+        begun = begin();
+    }
     if (!drop_evicted(ids))
         return false;
     if (begun == LK_E_BUDGET) {

@@ -138,6 +138,7 @@ class Machine {
     bool load();
     bool dequantize_all();
     bool shrink();
+    bool has_unsettled_budget() const;
     bool follow_budgets();
     bool change_budget();
     bool misuse();

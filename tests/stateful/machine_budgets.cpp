@@ -44,6 +44,13 @@ lk_status settle(lk_cache *cache, uint32_t layer) {
 
 }  // namespace
 
+bool Machine::has_unsettled_budget() const {
+    for (const lk::LayerBudget &budget : cache_->layer_budgets.layers)
+        if (cache_->formats.layers[budget.layer].search.is_unsettled)
+            return true;
+    return false;
+}
+
 bool Machine::follow_budgets() {
     bool right = true;
     for (const lk::LayerBudget &budget : cache_->layer_budgets.layers) {
