@@ -448,7 +448,7 @@ std::vector<Case> wide_item_cases() {
                 c.packed_pages = next_of({3, 40, 13}, turns + 2);
                 c.raw_between = next_of({0, 0, 1}, turns + 3);
                 c.centers = c.scales = c.sinks = next_of({0, 1}, turns + 4);
-                c.soft_cap = next_of({0, 0, 0, 5}, turns + 5);
+                c.soft_cap = static_cast<float>(next_of({0, 0, 0, 5}, turns + 5));
                 c.window = next_of({0, 0, 0, 0, 200}, turns + 6);
                 all.push_back(c);
             }
