@@ -296,22 +296,6 @@ void Machine::open_cache() {
     ++counts_.operations;
 }
 
-bool Machine::expect(bool condition, const char *what) {
-    if (!condition && why_.empty())
-        why_ = what;
-    return condition;
-}
-
-bool Machine::expect_status(lk_status status, const char *verb) {
-    ++counts_.operations;
-    if (status == LK_OK)
-        return true;
-    char sentence[512];
-    require(lk_last_error(sentence, sizeof sentence, nullptr) == LK_OK);
-    return expect(false,
-                  (std::string(verb) + ": " + lk_status_name(status) + ": " + sentence).c_str());
-}
-
 std::string Machine::describe() const {
     size_t needed = 0;
     require(lk_plan_to_json(plan_, nullptr, 0, &needed) == LK_OK);

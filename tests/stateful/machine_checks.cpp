@@ -23,6 +23,22 @@ void require(bool condition) {
 
 }  // namespace
 
+bool Machine::expect(bool condition, const char *what) {
+    if (!condition && why_.empty())
+        why_ = what;
+    return condition;
+}
+
+bool Machine::expect_status(lk_status status, const char *verb) {
+    ++counts_.operations;
+    if (status == LK_OK)
+        return true;
+    char sentence[512];
+    require(lk_last_error(sentence, sizeof sentence, nullptr) == LK_OK);
+    return expect(false,
+                  (std::string(verb) + ": " + lk_status_name(status) + ": " + sentence).c_str());
+}
+
 bool Machine::check_lengths() {
     lk_cache_stats stats;
     require(lk_cache_stats_init(&stats, sizeof stats) == LK_OK);
