@@ -170,16 +170,16 @@ def models_keys(records: dict[str, dict]) -> list[tuple[str, float]]:
     return list(dict.fromkeys((plan['family'], plan['limit_bits']) for record in records.values() for plan in record['plans']))
 
 
-def models_short(records: dict[str, dict]) -> str:
-    """Presets, and the default and auto at each limit."""
+def models_limited(records: dict[str, dict], families: tuple[str, ...]) -> str:
+    """Presets, and these families at each limit."""
     keys = models_keys(records)
     return (models_rows(records, [key for key in keys if not key[1]], True) + '\n' +
-            models_rows(records, sorted((key for key in keys if key[0] in ('auto', 'default') and key[1]), key=lambda key: key[1]), False)) if records else ''
+            models_rows(records, sorted((key for key in keys if key[0] in families and key[1]), key=lambda key: key[1]), False)) if records else ''
 
 
 def models_methods(records: dict[str, dict]) -> str:
     """All methods at equal bytes, limit by limit, where more than `auto` reaches the limit."""
-    keys = [key for key in models_keys(records) if key[1]]
+    keys = [key for key in models_keys(records) if key[1] and key[0] != 'default']
     limits = sorted({limit for family, limit in keys if family != 'auto'})
     return models_rows(records, [key for limit in limits for key in keys if key[1] == limit], False) if records else ''
 
@@ -482,6 +482,29 @@ def rotation_rows(record: dict) -> str:
     return table(['plan', 'bits/value', *(f'{name} %' for name in models), 'mean %', '-log2 p'], rows)
 
 
+def layers_rows(records: dict[str, dict]) -> str:
+    """Plans of tests/model/layers.py that all models have: of each model lists, and the mean of its other tasks; means over models."""
+    models = {name: {row['plan']: row for row in study['rows']} for record in records.values() for name, study in record['models'].items()}
+    if not models:
+        return ''
+    rows = []
+    for plan in next(iter(models.values())):
+        if not all(plan in own for own in models.values()):
+            continue
+        cells, losses, lists_of, others_of = [], [], [], []
+        for own in models.values():
+            tasks = {task['task']: task for task in own[plan]['tasks']}
+            lists = tasks.pop('repeat 512')
+            lists_of.append(lists['exact_match_percent'])
+            others_of.append(sum(task['exact_match_percent'] for task in tasks.values()) / len(tasks))
+            losses += [task['bits_per_byte'] for task in (lists, *tasks.values())]
+            cells.append(f'{lists_of[-1]:.1f}, {others_of[-1]:.1f}')
+        bits = sorted(own[plan]['bits_per_value'] for own in models.values())
+        rows.append([plan, '..'.join(dict.fromkeys((f'{bits[0]:.3f}', f'{bits[-1]:.3f}'))), *cells,
+                     f'{sum(lists_of) / len(lists_of):.1f}, {sum(others_of) / len(others_of):.1f}', f'{sum(losses) / len(losses):.4f}'])
+    return table(['plan', 'bits/value', *(f'`{name}`' for name in models), 'mean', '-log2 p'], rows)
+
+
 def isa_code(record: dict) -> str:
     """Each kernel once for each GPU and compiler."""
     names = ('VGPRs', 'Spilled VGPRs', 'Scratch size', 'LDS size', 'Subgroups per SIMD', 'Instructions')
@@ -533,8 +556,8 @@ VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_shor
 
 
 # Of records of all proving models, by the model's name: models-NAME.json of the suite, default-NAME.json of the default
-# on more questions, long-NAME.json of long answers.
-MODEL_VIEWS = {'models': {'short': models_short, 'methods': models_methods, 'each': models_each}, 'default': {'short': models_short},
+# on more questions, layers-NAME.json of plans that differ by layer, long-NAME.json of long answers.
+MODEL_VIEWS = {'models': {'short': lambda records: models_limited(records, ('auto',)), 'methods': models_methods, 'each': models_each}, 'default': {'short': lambda records: models_limited(records, ('auto', 'default')), 'each': models_each}, 'layers': {'rows': layers_rows},
                'long': {'items': long_rows}}
 
 

@@ -212,14 +212,18 @@ LK_API const char *lk_plan_preset_name(uint32_t index);
 LK_API lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, lk_plan **out);
 
 /* Make the plan that, without statistics, answers best within a limit of bits; its name is
- * "default". The order of the plans below is that of their answers on four proving models
- * (docs/choosing-a-plan.md); the first one within the limit is made. A model's own statistics allow
- * fewer bits: lk_calibrator_auto(). A later version may choose otherwise.
+ * "default". Of the plans below, whose order is that of their answers on four proving models
+ * (docs/choosing-a-plan.md), the one with the most bits within the limit is made. A model's own
+ * statistics allow fewer bits: lk_calibrator_auto(). A later version may choose otherwise.
  *
  *   fp16, int8, kivi4  as presets
  *   4 and 2 bits       keys at 4 bits, values at 2, 32 sinks
- *   wide-keys-pro      with 14/16, 12/16, 10/16, 8/16, 6/16 and 4/16 of the channels at 4 bits
- *   wide-keys          with 10/16, 8/16, 6/16, 4/16, 2/16 and none of the channels at 4 bits
+ *   wide-keys-pro      with 14/16 and 12/16 of the channels at 4 bits
+ *   fewer bits         wide-keys-pro in the middle layers, wide-keys in the outer ones, each with
+ *                      fewer channels at 4 bits and fewer middle layers as the limit falls; last
+ *                      keys at 2 bits and values at 1
+ * Groups at 2 bits of the last three keep 0.7 of a value's range, and 0.9 of a key's where at
+ * least 4/16 of the channels are at 4 bits. Layers count equally, also those with a window.
  *
  * geometry        read during the call; the plan keeps a copy without sink_logits
  * bits_per_value  the plan's lk_plan_size.bits_per_value is at most this; up to 16. 0 = no limit:

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "plan/plan.h"
+#include "plan/runs.h"
 
 namespace lk {
 
@@ -22,6 +23,21 @@ struct Preset {
     uint8_t axis;         // of keys
     uint8_t key_group;    // tokens or channels, by the axis; 0 = page or head
     uint8_t value_group;  // channels; 0 = head
+    float key_clip = 1;
+    float value_clip = 1;
+};
+
+// Widths of K and V pages under values per token, keys per channel and FP8 parameters.
+struct Widths {
+    uint8_t boost_sixteenths;  // of the key channels at 4 bits, the others at 2
+    uint8_t value_bits;
+};
+// A plan whose middle layers are wider. Copying from the context happens there: values of 1 bit in
+// the outer layers cost few answers, in a middle one every long repetition.
+struct Tapered {
+    Widths middle;
+    Widths outer;
+    uint8_t middle_sixteenths;  // of the layers
 };
 
 constexpr Preset kPresets[] = {
@@ -42,28 +58,30 @@ constexpr Preset kPresets[] = {
     // fill a page.
     {"pm-kvq-paper", 16, 16, 0, 0, 16, 0, LK_METADATA_F16, true, false, LK_AXIS_TOKEN, 128, 128},
 };
-// Plans without statistics, the one with the best answers first (docs/choosing-a-plan.md).
+// Plans without statistics (docs/choosing-a-plan.md); of those within a limit the one with the most
+// bits has the best answers.
 constexpr Preset kDefaults[] = {
     {"default", 16, 16, 0, 0, 0, 0, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
     {"default", 8, 8, 0, 0, 0, 128, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
     {"default", 4, 4, 0, 0, 0, 128, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
     {"default", 4, 2, 0, 0, 32, 128, LK_METADATA_F16, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 2, 4, 14, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 2, 4, 12, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 2, 4, 10, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 2, 4, 8, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 2, 4, 6, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 2, 4, 4, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    // Below, whose values also have 1 bit, lists that are repeated word for word get lost.
-    {"default", 2, 1, 4, 10, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 1, 4, 8, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 1, 4, 6, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 1, 4, 4, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 1, 4, 2, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
-    {"default", 2, 1, 0, 0, 32, 128, LK_METADATA_F8, false, false, LK_AXIS_CHANNEL, 0, 0},
 };
 // The narrowest of them that answers as FP16 on all proving models.
 constexpr size_t kUnlimited = 1;
+constexpr Preset kTaperedBase = {"default",       2, 2, 4, 0, 32, 128, LK_METADATA_F8, false, false,
+                                 LK_AXIS_CHANNEL, 0, 0};
+constexpr Tapered kTapered[] = {
+    {{14, 2}, {14, 2}, 16}, {{12, 2}, {12, 2}, 16}, {{12, 2}, {12, 1}, 12}, {{10, 2}, {10, 1}, 12},
+    {{10, 2}, {10, 1}, 8},  {{8, 2}, {8, 1}, 10},   {{8, 2}, {8, 1}, 8},    {{8, 2}, {6, 1}, 8},
+    {{6, 2}, {6, 1}, 8},    {{6, 2}, {6, 1}, 6},    {{8, 2}, {4, 1}, 6},    {{6, 2}, {4, 1}, 6},
+    {{6, 2}, {4, 1}, 4},    {{6, 2}, {2, 1}, 4},    {{4, 2}, {2, 1}, 4},    {{4, 2}, {0, 1}, 6},
+    {{4, 2}, {0, 1}, 4},    {{2, 2}, {0, 1}, 4},    {{0, 1}, {0, 1}, 16},
+};
+// Shares of their range that groups of 2-bit codes of these plans keep. Where few channels are
+// boosted, channels with tokens that stand out are at 2 bits and keep their range.
+constexpr uint8_t kLeastClippedBoost = 4;
+constexpr float kTaperedKeyClip = 0.9f;
+constexpr float kTaperedValueClip = 0.7f;
 
 constexpr uint8_t kRungs[] = {16, 8, 4, 2};
 
@@ -83,6 +101,7 @@ KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
     KeyRule rule;
     rule.bits = preset.key_bits;
     rule.axis = preset.axis;
+    rule.ranges.clip = preset.key_clip;
     rule.group =
         group_within(preset.key_group, preset.axis == LK_AXIS_CHANNEL ? kPageTokens : head_dim);
     if (preset.boost_sixteenths) {
@@ -95,29 +114,79 @@ KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
     return rule;
 }
 
-lk_status set_rules_of(const Preset &preset, Plan *plan) {
+// What all layers share.
+void set_common(const Preset &preset, Plan *plan) {
     set_name(plan, preset.name);
     set_pages(plan, kPageTokens);
     if (preset.has_chunks)
         set_chunks(plan, default_chunk_rule());
     set_recent(plan, preset.sink_tokens, preset.recent_tokens);
     (void)set_metadata(plan, LK_ALL, preset.metadata);
-    ValueRule value;
-    value.bits = preset.value_bits;
     if (preset.has_ladder)
         (void)set_ladder(plan, LK_ALL, kRungs, sizeof kRungs, kRungs[0]);
-    for (uint32_t l = 0, end; l < plan->layers.size(); l = end) {
+}
+
+lk_status set_layer_rules(const Preset &preset, Range layers, Plan *plan) {
+    ValueRule value;
+    value.bits = preset.value_bits;
+    value.ranges.clip = preset.value_clip;
+    for (uint32_t l = layers.begin, end; l < layers.end; l = end) {
         const lk_layer &geometry = plan->layers[l].geometry;
         const KeyRule key = key_rule(preset, geometry.head_dim);
         value.group = group_within(preset.value_group, stored_value_dim(geometry));
         LK_TRY(set_rules(plan, l, key, is_latent(geometry) ? ValueRule() : value));
-        for (end = l + 1;
-             end < plan->layers.size() && same_pages(plan->layers[end].geometry, geometry);)
+        for (end = l + 1; end < layers.end && same_pages(plan->layers[end].geometry, geometry);)
             ++end;
         share_runs(plan, l, end - l);
     }
+    return LK_OK;
+}
+
+uint32_t layer_count(const Plan &plan) { return static_cast<uint32_t>(plan.layers.size()); }
+
+lk_status set_rules_of(const Preset &preset, Plan *plan) {
+    set_common(preset, plan);
+    LK_TRY(set_layer_rules(preset, {0, layer_count(*plan)}, plan));
     follow_kv_layers(plan);
     return LK_OK;
+}
+
+// The middle layers; an odd number of outer ones leaves more of them before.
+Range middle_layers(uint32_t n_layers, uint32_t sixteenths) {
+    const uint32_t n = std::max((n_layers * sixteenths + 8) / 16, 1u);
+    const uint32_t first = (n_layers - n + 1) / 2;
+    return {first, first + n};
+}
+
+Preset preset_of(const Widths &widths) {
+    Preset preset = kTaperedBase;
+    preset.boost_sixteenths = widths.boost_sixteenths;
+    preset.value_bits = widths.value_bits;
+    if (widths.boost_sixteenths >= kLeastClippedBoost)
+        preset.key_clip = kTaperedKeyClip;
+    if (widths.value_bits == 2)
+        preset.value_clip = kTaperedValueClip;
+    return preset;
+}
+
+lk_status set_tapered(const Tapered &tapered, Plan *plan) {
+    set_common(kTaperedBase, plan);
+    const uint32_t n_layers = layer_count(*plan);
+    const Range middle = middle_layers(n_layers, tapered.middle_sixteenths);
+    const Preset outer = preset_of(tapered.outer);
+    LK_TRY(set_layer_rules(outer, {0, middle.begin}, plan));
+    LK_TRY(set_layer_rules(preset_of(tapered.middle), middle, plan));
+    LK_TRY(set_layer_rules(outer, {middle.end, n_layers}, plan));
+    follow_kv_layers(plan);
+    return LK_OK;
+}
+
+constexpr size_t kDefaultPlans = sizeof kDefaults / sizeof *kDefaults;
+constexpr size_t kTaperedPlans = sizeof kTapered / sizeof *kTapered;
+
+lk_status set_numbered_default(size_t index, Plan *plan) {
+    return index < kDefaultPlans ? set_rules_of(kDefaults[index], plan)
+                                 : set_tapered(kTapered[index - kDefaultPlans], plan);
 }
 
 }  // namespace
@@ -142,15 +211,21 @@ lk_status set_preset(Plan *plan, const char *name) {
 lk_status set_default(Plan *plan, double bits_per_value) {
     if (bits_per_value == 0)
         return set_rules_of(kDefaults[kUnlimited], plan);
-    double least = 0;
-    for (const Preset &preset : kDefaults) {
-        LK_TRY(set_rules_of(preset, plan));
+    double least = 0, most = 0;
+    size_t best = 0;
+    for (size_t i = 0; i < kDefaultPlans + kTaperedPlans; ++i) {
+        LK_TRY(set_numbered_default(i, plan));
         lk_plan_size size = {};
         LK_TRY(plan_bytes(*plan, 1, 1, 1, &size));
-        least = size.bits_per_value;
-        if (least <= bits_per_value)
-            return LK_OK;
+        const double bits = size.bits_per_value;
+        least = i == 0 ? bits : std::min(least, bits);
+        if (bits <= bits_per_value && bits > most) {
+            most = bits;
+            best = i;
+        }
     }
+    if (most > 0)
+        return set_numbered_default(best, plan);
     return fail(LK_E_BUDGET, "bits_per_value is %g, must be at least %g without statistics",
                 bits_per_value, least);
 }

@@ -64,6 +64,10 @@ class Plan:
     def values(self, v: Tensor) -> Tensor:
         return affine(v.float(), 2.0 ** self.v_bits - 1, -1).half()
 
+    def of_layer(self, layer: int) -> Plan:
+        """The plan of one layer, where they differ."""
+        return self
+
 
 PLANS = (
     Plan("FP16"),
@@ -75,15 +79,32 @@ PLANS = (
 )
 
 
+def packed_tokens(cache: Cache, plan: Plan) -> int:
+    """Tokens after the sinks in whole pages older than the window."""
+    return 0 if plan.k_bits == 16 else max(0, cache[0][0].shape[2] - plan.sinks - WINDOW) // PAGE * PAGE
+
+
+def packed_pages(cache: Cache, plan: Plan, first: int, last: int) -> Cache:
+    """Tokens first..last, whole pages, as the plan stores them."""
+    own = [plan.of_layer(i) for i in range(len(cache))]
+    return [(of.keys(k[:, :, first:last]), of.values(v[:, :, first:last])) for of, (k, v) in zip(own, cache)]
+
+
+def joined(*parts: Cache) -> Cache:
+    """The tokens of all parts, one after the other."""
+    return [(torch.cat([k for k, _ in layer], 2), torch.cat([v for _, v in layer], 2)) for layer in zip(*parts)]
+
+
+def cut(cache: Cache, first: int, last: int | None) -> Cache:
+    return [(k[:, :, first:last], v[:, :, first:last]) for k, v in cache]
+
+
 def aged_cache(cache: Cache, plan: Plan) -> Cache:
     """The cache as the plan stores it: whole pages older than the window are quantized from their FP16 originals."""
-    total = cache[0][0].shape[2]
-    aged = max(0, total - plan.sinks - WINDOW) // PAGE * PAGE
-    if plan.k_bits == 16 or not aged:
+    last = plan.sinks + packed_tokens(cache, plan)
+    if last == plan.sinks:
         return cache
-    first, last = plan.sinks, plan.sinks + aged
-    return [(torch.cat((k[:, :, :first], plan.keys(k[:, :, first:last]), k[:, :, last:]), 2),
-             torch.cat((v[:, :, :first], plan.values(v[:, :, first:last]), v[:, :, last:]), 2)) for k, v in cache]
+    return joined(cut(cache, 0, plan.sinks), packed_pages(cache, plan, plan.sinks, last), cut(cache, last, None))
 
 
 def attention(s: M.Shape, q: Tensor, k: Tensor, v: Tensor, window: int, sinks: Tensor | None) -> Tensor:
@@ -137,11 +158,14 @@ def prefill(model: M.Prover, tokens: Tensor, rows: int = 16) -> Cache:
 
 def stream(model: M.Prover, originals: Cache, tokens: Tensor, plan: Plan) -> Tensor:
     """Logits of tokens fed page by page; after each step the pages that left the window are quantized."""
-    outputs = []
+    outputs, aged, last = [], cut(originals, 0, plan.sinks), plan.sinks
     for part in tokens.split(PAGE, 1):
-        out, made = forward(model, part, aged_cache(originals, plan))
+        due = plan.sinks + packed_tokens(originals, plan)
+        if due > last:
+            aged, last = joined(aged, packed_pages(originals, plan, last, due)), due
+        out, made = forward(model, part, joined(aged, cut(originals, last, None)))
         outputs.append(out)
-        originals = [(torch.cat((a, c), 2), torch.cat((b, d), 2)) for (a, b), (c, d) in zip(originals, made)]
+        originals = joined(originals, made)
     return torch.cat(outputs, 1)
 
 

@@ -1,0 +1,228 @@
+"""Plans without calibration whose widths differ from layer to layer or head to head: the tasks of evaluate.py, and lists, under plans in lowkey's
+own arithmetic (FP8 ranges and minima, 1-bit levels by mean absolute deviation; docs/lab/results.md).
+
+A page is written K<strips of sixteen at 4 bits> V<bits>, each with c<share> where groups at 2 bits keep that share of their range.
+"""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import re
+import time
+from typing import Callable
+
+import torch
+from torch import Tensor
+
+import evaluate as E
+import model as M
+import weights
+from data import HERE, Corpus, key_value, repeat, trace, trace_direct
+from rotation import even, fp8
+
+STRIP = 16
+SINKS = 32
+Widths = Callable[[M.Shape, int, int], str]  # of a layer and KV head
+
+
+def by_deviation(x: Tensor, dim: int, f8: bool) -> Tensor:
+    """Two levels, one mean absolute deviation below and above the mean."""
+    mean = x.mean(dim, keepdim=True)
+    deviation = (x - mean).abs().mean(dim, keepdim=True)
+    low, span = (fp8(mean - deviation, False), fp8(2 * deviation, True)) if f8 else ((mean - deviation).half().float(), (2 * deviation).half().float())
+    return torch.where(x - low >= span / 2, low + span, low)
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """K and V pages of one head: sixteenths of the key channels at 4 bits over `k_bits`, in whole strips."""
+
+    sixteenths: int
+    v_bits: int
+    clip: float = 1.0
+    k_bits: int = 2
+    k_clip: float = 1.0
+    group: int = 0  # channels of a group of values, 0 = all
+    f8: bool = True
+
+    def boosted(self, channels: int) -> int:
+        if not self.sixteenths:
+            return 0
+        whole = channels if self.sixteenths == 16 else channels - STRIP
+        return min(-(-channels * self.sixteenths // 16 // STRIP) * STRIP, whole)
+
+    def keys(self, k: Tensor) -> Tensor:
+        pages = k.float().unflatten(2, (-1, E.PAGE))
+        channels, n = k.shape[-1], self.boosted(k.shape[-1])
+        chosen = torch.zeros_like(pages[..., :1, :], dtype=torch.bool)
+        if n:
+            chosen.scatter_(-1, pages.abs().mean(3, keepdim=True).topk(n, -1).indices, True)
+        low, high = pages.amin(3, keepdim=True), pages.amax(3, keepdim=True)
+        cut = (high - low) * ((1 - self.k_clip) / 2)
+        narrow = by_deviation(pages, 3, self.f8) if self.k_bits == 1 else even(pages, low + cut, high - cut, 2.0 ** self.k_bits - 1, self.f8)
+        return torch.where(chosen, even(pages, low, high, 15.0, self.f8), narrow).flatten(2, 3)[..., :channels].half()
+
+    def values(self, v: Tensor) -> Tensor:
+        x = v.float().unflatten(-1, (-1, self.group or v.shape[-1]))
+        if self.v_bits == 1:
+            return by_deviation(x, -1, self.f8).flatten(-2).half()
+        low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+        cut = (high - low) * ((1 - self.clip) / 2 if self.v_bits == 2 else 0)
+        return even(x, low + cut, high - cut, 2.0 ** self.v_bits - 1, self.f8).flatten(-2).half()
+
+    def bits(self, channels: int) -> float:
+        parameters, n = 16 if self.f8 else 32, self.boosted(channels)
+        keys = self.k_bits + n / channels * (4 - self.k_bits) + parameters / E.PAGE + (8 / E.PAGE if 0 < n < channels else 0)
+        return (keys + self.v_bits + parameters / (self.group or channels)) / 2
+
+
+def page(text: str) -> Page:
+    found = re.fullmatch(r"K(\d+)(b1)?(?:c([\d.]+))? V(\d)(?:c([\d.]+))?(?:g(\d+))?(h)?", text)
+    assert found, text
+    strips, one, k_clip, bits, clip, group, half = found.groups()
+    return Page(int(strips), int(bits), float(clip or 1), 1 if one else 2, float(k_clip or 1), int(group or 0), not half)
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads(E.Plan):
+    """The pages of a layer's heads."""
+
+    pages: tuple[Page, ...] = ()
+
+    def each(self, x: Tensor, part: Callable[[Page, Tensor], Tensor]) -> Tensor:
+        if len(set(self.pages)) == 1:
+            return part(self.pages[0], x)
+        return torch.cat([part(own, x[:, i:i + 1]) for i, own in enumerate(self.pages)], 1)
+
+    def keys(self, k: Tensor) -> Tensor:
+        return self.each(k, Page.keys)
+
+    def values(self, v: Tensor) -> Tensor:
+        return self.each(v, Page.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layered(E.Plan):
+    layers: tuple[Heads, ...] = ()
+
+    def of_layer(self, layer: int) -> Heads:
+        return self.layers[layer]
+
+    def bits(self, channels: int) -> float:
+        every = [own.bits(channels) for heads in self.layers for own in heads.pages]
+        return sum(every) / len(every) if every else 16
+
+
+def layered(name: str, shape: M.Shape, widths: Widths) -> Layered:
+    layers = tuple(Heads(name, 2, 2, pages=tuple(page(widths(shape, i, h)) for h in range(shape.kv_heads))) for i in range(shape.layers))
+    return Layered(name, 2, 2, sinks=SINKS, layers=layers)
+
+
+def everywhere(text: str) -> Widths:
+    return lambda s, layer, head: text
+
+
+def by_window(full: str, windowed: str) -> Widths:
+    return lambda s, layer, head: windowed if s.window_of(layer) else full
+
+
+def spread(share: float, most: str, rest: str, order: str = "spread") -> Widths:
+    """`most` in that share of the layers: spread evenly, the first ones or the last ones."""
+    def chosen(s: M.Shape, layer: int, head: int) -> str:
+        n = max(int(share * s.layers + 0.5), 1)
+        inside = {"spread": (layer + 1) * n // s.layers > layer * n // s.layers, "first": layer < n, "last": layer >= s.layers - n,
+                  "middle": (s.layers - n + 1) // 2 <= layer < (s.layers - n + 1) // 2 + n}[order]
+        return most if inside else rest
+    return chosen
+
+
+TAPERED = {  # sixteenths of the layers in the middle, their pages, those of the others: the rows of lk_plan_default()
+    "K12, V2 in 12": (12, "K12 V2", "K12 V1"), "K10, V2 in 12": (12, "K10 V2", "K10 V1"), "K10, V2 in 8": (8, "K10 V2", "K10 V1"),
+    "K8, V2 in 10": (10, "K8 V2", "K8 V1"), "K8, V2 in 8": (8, "K8 V2", "K8 V1"), "K8 and V2 in 8, K6": (8, "K8 V2", "K6 V1"),
+    "K6, V2 in 8": (8, "K6 V2", "K6 V1"), "K6, V2 in 6": (6, "K6 V2", "K6 V1"), "K8 and V2 in 6, K4": (6, "K8 V2", "K4 V1"),
+    "K6 and V2 in 6, K4": (6, "K6 V2", "K4 V1"), "K6 and V2 in 4, K4": (4, "K6 V2", "K4 V1"), "K6 and V2 in 4, K2": (4, "K6 V2", "K2 V1"),
+    "K4 and V2 in 4, K2": (4, "K4 V2", "K2 V1"), "K4 and V2 in 6, K0": (6, "K4 V2", "K0 V1"),
+}
+
+
+def clipped(text: str) -> str:
+    """The clips of lk_plan_default()."""
+    keys, values = text.split()
+    return keys + ("c0.9" if int(keys[1:]) >= 4 else "") + " " + values + ("c0.7" if values == "V2" else "")
+
+
+def candidates(s: M.Shape) -> dict[str, Widths]:
+    texts = ["K4 V2", "K4c0.9 V2c0.7", "K6 V2", "K6 V2c0.7", "K6c0.9 V2", "K6c0.9 V2c0.7", "K6c0.8 V2c0.7", "K12c0.9 V2c0.7", "K6 V1", "K10 V1", "K16 V1", "K8b1 V2c0.7"]
+    made = {text: everywhere(text) for text in texts}
+    for order in ("first", "middle", "last", "spread"):
+        made[f"K6c0.9; V2c0.7 in 0.375 {order}, else V1"] = spread(0.375, "K6c0.9 V2c0.7", "K6c0.9 V1", order)
+    made["K8 in 0.5 first, else K4; V2c0.7"] = spread(0.5, "K8 V2c0.7", "K4 V2c0.7", "first")
+    made["K8 in 0.5 last, else K4; V2c0.7"] = spread(0.5, "K8 V2c0.7", "K4 V2c0.7", "last")
+    made |= {f"{name}": spread(share / 16, clipped(most), clipped(rest), "middle") for name, (share, most, rest) in TAPERED.items()}
+    if s.window:
+        pairs = (("K8c0.9 V2c0.7", "K8c0.9 V1"), ("K8c0.9 V2c0.7", "K4c0.9 V1"), ("K8c0.9 V2c0.7", "K0 V1"), ("K16 V2c0.7", "K0 V1"), ("K8c0.9 V1", "K8c0.9 V2c0.7"))
+        made |= {f"full {full}, windowed {windowed}": by_window(full, windowed) for full, windowed in pairs}
+    return made
+
+
+def tasks(bench: E.Bench, name: str) -> dict[str, Callable[[int], dict[str, E.Score]]]:
+    """One round of each task; a round has items of its own."""
+    size = bench.size
+
+    def numbered(salt: int, n: int, i: int, make: Callable) -> list:
+        return bench.tasks(make, n * (i + 1), salt)[n * i:]
+
+    made = {"repeat 512": lambda i: bench.lists(numbered(9, 8, i, lambda s: repeat(s, size, 512)), 8),
+            "trace, written": lambda i: bench.alone(numbered(5, 4, i, lambda s: trace(s, size)), 8),
+            "kv hard": lambda i: bench.alone(numbered(4, 4, i, lambda s: key_value(s, size, True)), 8)}
+    if name == "prover":
+        made["trace, direct 2"] = lambda i: bench.alone(numbered(7, 4, i, lambda s: trace_direct(s, size, 2)), 8)
+    return made
+
+
+def added(sums: dict[str, E.Score], more: dict[str, E.Score]) -> None:
+    for plan, score in more.items():
+        own = sums.setdefault(plan, E.Score())
+        for field in dataclasses.fields(score):
+            setattr(own, field.name, getattr(own, field.name) + getattr(score, field.name))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights", type=pathlib.Path)
+    parser.add_argument("--corpus", type=pathlib.Path, default=HERE / "corpus.zip")
+    parser.add_argument("--size", type=int, default=4096, help="context in tokens")
+    parser.add_argument("--items", type=int, default=0, help="another number draws other items")
+    parser.add_argument("--rounds", type=int, default=4, help="8 lists, and 32 questions of each other task, a round")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no task after so many")
+    parser.add_argument("--only", nargs="*", help="names of plans")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--json", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    start = time.time()
+    model = weights.load(args.weights, args.device)
+    plans = [layered(name, model.shape, widths) for name, widths in candidates(model.shape).items() if not args.only or name in args.only]
+    bench = E.Bench(model, Corpus(args.corpus, "held"), args.device, args.size, args.items, [Layered("fp16"), *plans])
+    device = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
+    sums: dict[str, dict[str, E.Score]] = {}
+    with torch.inference_mode():
+        for i in range(args.rounds):
+            for task, run in tasks(bench, args.weights.stem).items():
+                if time.time() - start > args.seconds:
+                    continue
+                began = time.time()
+                added(sums.setdefault(task, {}), run(i))
+                rows = [{"plan": plan.name, "bits_per_value": plan.bits(model.shape.head_dim),
+                         "tasks": [{"task": task, "questions": scores[plan.name].items, "exact_match_percent": scores[plan.name].report()["percent"],
+                                    "bits_per_byte": scores[plan.name].report()["bits_per_byte"]} for task, scores in sums.items()]} for plan in bench.plans]
+                made = {"device": f"{device}, PyTorch {torch.__version__}", "size": args.size, "items": args.items, "rows": rows}
+                args.json.write_text(json.dumps({"study": "layers", "models": {args.weights.stem: made}}, indent=1) + "\n")
+                print(f"{args.weights.stem}: round {i}, {task}: {time.time() - began:.1f} s, {time.time() - start:.0f} s in all", flush=True)
+    for row in rows:
+        print(f"  {row['plan']:44s} {row['bits_per_value']:.3f}", *(f"{t['exact_match_percent']:6.1f} {t['bits_per_byte']:.4f}" for t in row["tasks"]))
+
+
+if __name__ == "__main__":
+    main()
