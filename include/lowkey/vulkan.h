@@ -102,7 +102,9 @@ LK_API lk_status lk_vulkan_buffer_remove(lk_context *context, uint64_t buffer);
 /* Copy the context's compiled pipelines, for lk_vulkan_desc.pipeline_cache of a later context: on
  * the same device and driver it need not compile them again; another driver ignores them. The copy
  * has the last 128 pipelines at least, and at most 256 and those of this context's own
- * pipeline_cache. A cache has up to 8 pipelines for each kind of layer. Any thread.
+ * pipeline_cache. A pipeline is made when a cache is opened, or by the first step or call that runs
+ * it: copy after a step of each kind. A cache has up to 11 for each kind of layer with pages of one
+ * form. Any thread.
  *
  * buffer        [capacity_bytes]; may be NULL with capacity 0
  * needed_bytes  set to the size; may be NULL

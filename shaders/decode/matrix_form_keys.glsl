@@ -59,10 +59,10 @@ vec2 fold_higher_bit(uint fold, uint pair, uint position, float place, vec2 fold
 
 // Queries in the order of the page's slots, times the ranges of a token group; and the lane's part
 // of their products with the keys' minimum + range / 2, less those of the factors as they were
-// rounded with the midpoints of codes.
+// rounded with the midpoints of codes, over parameter_scale().
 void fold_queries(uint fold, int exponent, out vec2 products[kPairs]) {
-    const float unit = power(kLargeExponent - exponent);
-    const float inverse_unit = power(exponent - kLargeExponent);
+    const float unit = power(kLargeExponent - exponent) * parameter_scale();
+    const float inverse_unit = power(exponent - kLargeExponent) / parameter_scale();
     [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
         products[pair] = vec2(0.0);
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
@@ -103,7 +103,7 @@ void fold_groups(int exponent, out vec2 begins[kFolds]) {
         if (fold < n_key_groups()) {
             vec2 products[kPairs];
             fold_queries(fold, exponent, products);
-            group_begins[fold] = sum_products(products);
+            group_begins[fold] = sum_products(products) * parameter_scale();
         }
     }
     [[unroll]] for (uint i = 0u; i < kFolds; ++i) {

@@ -62,11 +62,12 @@ void begin_page(Page page) {
     next_two = 2u;
 }
 
-// Two FP8 numbers in the low bytes of a word's two 16 bits. Their bits are those of FP16 numbers that are
-// smaller by 2^7.
+// Two FP8 numbers in the low bytes of a word's two 16 bits, as the FP16 numbers that have their bits:
+// smaller by parameter_scale(), by which sums and factors are multiplied instead.
 vec2 f8_pair(uint word) {
-    return 128.0 * unpackHalf2x16((word & 0x800080u) << 8 | (word & 0x7F007Fu) << 7);
+    return unpackHalf2x16((word & 0x800080u) << 8 | (word & 0x7F007Fu) << 7);
 }
+float parameter_scale() { return kParameterBytes == 1u ? 128.0 : 1.0; }
 vec4 parameters_of(uvec2 words) {
     if (kParameterBytes == 1u)
         return vec4(f8_pair(words.x & 0xFFu | (words.x & 0xFF00u) << 8),
@@ -77,11 +78,20 @@ float largest_of(uvec2 words) {
     const vec4 x = parameters_of(words);
     return max(max(x.x, x.y), max(x.z, x.w));
 }
+// Ranges in FP8 are below 2^8: no page needs their maximum.
+const int kFloat8Exponent = 8;
 int exponent_of_keys() {
+    if (kParameterBytes == 1u)
+        return kFloat8Exponent;
     float most = 0.0;
     [[unroll]] for (uint i = 0u; i < kFoldTasks * kFolds; ++i)
         most = max(most, largest_of(page_parameters.keys[i].ranges));
     return exponent_above(team_max(most));
+}
+int exponent_of_values() {
+    if (kParameterBytes == 1u)
+        return kFloat8Exponent;
+    return exponent_above(team_max(largest_of(page_parameters.values.ranges)));
 }
 
 #endif

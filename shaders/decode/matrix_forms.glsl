@@ -24,7 +24,8 @@ void store_value_parameters(uint group) {
         shared_words[at + kRangeWords + 1u] = values.minima.y;
     }
 }
-// Of the ranges or minima that begin at a word: those of tokens row() and row() + 8 of a tile.
+// Of the ranges or minima that begin at a word: those of tokens row() and row() + 8 of a tile, over
+// parameter_scale().
 vec2 tile_parameters(uint first_word, uint tile) {
     const uint at = first_word + (tile * 4u + row() / 2u) * kParameterBytes;
     const uint is_odd = row() & 1u;
@@ -37,9 +38,9 @@ vec2 tile_parameters(uint first_word, uint tile) {
 // Weights, with the ranges of a channel group, to value_columns. Returns the factor of products with
 // codes; midpoints: the summand that joins them.
 float fold_weights(vec4 weights[kPageTiles], uint group, out vec2 midpoints) {
-    const int exponent = exponent_above(team_max(largest_of(page_parameters.values.ranges)));
+    const int exponent = exponent_of_values();
     const uint ranges_word = parameters_word(group);
-    const float scale = power(kLargeExponent - exponent);
+    const float scale = power(kLargeExponent - exponent) * parameter_scale();
     store_value_parameters(group);
     team_sync();
     midpoints = vec2(0.0);
@@ -56,8 +57,8 @@ float fold_weights(vec4 weights[kPageTiles], uint group, out vec2 midpoints) {
                                       code_midpoints);
     }
     const float step_scale = power(exponent - kLargeExponent) * step_of(kValueBits);
-    midpoints = vec2(column_sum(midpoints.x), column_sum(midpoints.y)) -
-              vec2(code_midpoints[0], code_midpoints[1]) * step_scale;
+    midpoints = vec2(column_sum(midpoints.x), column_sum(midpoints.y)) * parameter_scale() -
+                vec2(code_midpoints[0], code_midpoints[1]) * step_scale;
     return step_scale * power(24);
 }
 

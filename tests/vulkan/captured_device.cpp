@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 namespace {
 
 CapturedDevice *g_device = nullptr;
+std::mutex g_mutex;  // of what it keeps: lowkey compiles on several threads
 
 // The shader whose code a module has.
 const char *name_of(const VkShaderModuleCreateInfo &info) {
@@ -48,6 +50,7 @@ struct Interposed {
                                                       const VkAllocationCallbacks *callbacks,
                                                       VkShaderModule *out) {
         const VkResult result = g_device->host_.vk.CreateShaderModule(device, info, callbacks, out);
+        const std::lock_guard<std::mutex> lock(g_mutex);
         if (result == VK_SUCCESS)
             g_device->modules_.emplace_back(*out, name_of(*info));
         return result;
@@ -56,6 +59,7 @@ struct Interposed {
                                                   uint32_t n,
                                                   const VkComputePipelineCreateInfo *infos,
                                                   const VkAllocationCallbacks *, VkPipeline *out) {
+        const std::lock_guard<std::mutex> lock(g_mutex);
         VkResult result = VK_SUCCESS;
         for (uint32_t i = 0; i < n && result == VK_SUCCESS; ++i)
             result = g_device->compile(device, cache, infos[i], &out[i]);

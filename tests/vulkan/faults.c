@@ -3,10 +3,12 @@
 
 #include "shared_pipelines.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static vulkan_faults g_faults;
 static vulkan_pipelines g_pipelines;
+static pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;  // of g_pipelines and of compile()
 
 void faults_set(const vulkan_faults *faults) {
     g_faults = faults ? *faults : (vulkan_faults){.missing = NULL};
@@ -88,18 +90,26 @@ static VKAPI_ATTR VkResult VKAPI_CALL compile(VkDevice device, VkPipelineCache c
         VkComputePipelineCreateInfo info = infos[i];
         if (g_faults.stand_in)
             info.stage.module = g_faults.stand_in;
-        result = g_faults.fails_subgroups && info.stage.pNext
+        pthread_mutex_lock(&g_mutex);
+        const int is_failing = fails(&g_faults.failed_pipeline);
+        pthread_mutex_unlock(&g_mutex);
+        result = is_failing ? VK_ERROR_OUT_OF_HOST_MEMORY
+                 : g_faults.fails_subgroups && info.stage.pNext
                      ? VK_ERROR_UNKNOWN
                      : shared_pipelines_compile(device, cache, 1, &info, callbacks, &out[i]);
+        pthread_mutex_lock(&g_mutex);
         g_pipelines.made += result == VK_SUCCESS;
         g_pipelines.live += result == VK_SUCCESS;
+        pthread_mutex_unlock(&g_mutex);
     }
     return result;
 }
 
 static VKAPI_ATTR void VKAPI_CALL drop_pipeline(VkDevice device, VkPipeline pipeline,
                                                 const VkAllocationCallbacks *callbacks) {
+    pthread_mutex_lock(&g_mutex);
     g_pipelines.live -= pipeline != VK_NULL_HANDLE;
+    pthread_mutex_unlock(&g_mutex);
     shared_pipelines_drop(device, pipeline, callbacks);
 }
 

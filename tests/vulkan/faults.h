@@ -1,5 +1,5 @@
 // Vulkan with something wrong: a loader that stands before the real one for lowkey, and hides,
-// changes or fails what a test says. It counts pipelines.
+// changes or fails what a test says. It counts pipelines, which any thread may make.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_TESTS_VULKAN_FAULTS_H
@@ -19,8 +19,9 @@ typedef struct vulkan_faults {
     uint32_t lost_submit;
     uint32_t lost_wait;          // for fences
     uint32_t failed_allocation;  // of device memory
-    int fails_subgroups;         // no shader of a required subgroup size compiles
-    VkShaderModule stand_in;     // compiled in place of every other, when it is not null
+    uint32_t failed_pipeline;
+    int fails_subgroups;      // no shader of a required subgroup size compiles
+    VkShaderModule stand_in;  // compiled in place of every other, when it is not null
 } vulkan_faults;
 
 typedef struct vulkan_pipelines {

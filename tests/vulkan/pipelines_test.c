@@ -12,7 +12,7 @@
 #define MOST_IDLE 64    // Pipelines::kMostIdle
 #define MOST_SHARED 12  // that no plan changes
 #define MOST_OF_CACHE 8
-#define ROUNDS 2
+#define ROUNDS 3
 
 static const uint32_t kStandInWords[] = {
 #include "scale.inc"  // generated
@@ -85,9 +85,10 @@ typedef struct walk {
 // Null when all caches opened.
 static void *open_one_by_one(void *user) {
     const walk *w = user;
-    for (uint32_t i = 0; i < 15; ++i) {
+    for (uint32_t i = 0; i < 45; ++i) {
+        const uint32_t at = w->is_down ? 44 - i : i;
         rig r = open_another(w->first);
-        if (open_cache(&r, 2, 32 + 16 * (w->is_down ? 14 - i : i)))
+        if (open_cache(&r, 1u << at / 15, 32 + 16 * (at % 15)))
             return user;
         rig_drop_cache(&r);
     }
@@ -158,7 +159,8 @@ static void what_was_compiled_of_late(void **state) {
     open_rig(&r);
     const VkShaderModule module = stand_in();
     faults_set(&(vulkan_faults){.stand_in = module});
-    (void)open_all(&r);
+    for (int round = 0; round < ROUNDS; ++round)
+        (void)open_all(&r);
     assert_true(faults_pipelines().live <= MOST_SHARED + MOST_IDLE);
     assert_true(faults_pipelines().live_caches == 2);
     uint64_t needed = 0;
@@ -188,6 +190,38 @@ static void what_was_compiled_of_late(void **state) {
     free(blob);
     faults_set(NULL);
     test_device()->vk.DestroyShaderModule(test_device()->device, module, NULL);
+}
+
+// A driver that cannot compile the kernels of a step, the first of them or a later one: the step
+// does not begin, and the cache is as it was.
+static void steps_without_kernels(void **state) {
+    (void)state;
+    static float out[30 * 2 * 48], expected[30 * 2 * 48];
+    rig r, cpu;
+    open_rig(&r);
+    assert_int_equal(open_cache(&r, 2, 48), LK_OK);
+    memset(&cpu, 0, sizeof cpu);
+    cpu.device = rig_host();
+    rig_open(&cpu);
+    assert_int_equal(open_cache(&cpu, 2, 48), LK_OK);
+    const lk_sequence id = model_add(&r);
+    const lk_sequence same = model_add(&cpu);
+    const uint32_t n_live = faults_pipelines().live;
+    for (uint32_t failed = 1; failed <= 2; ++failed) {
+        faults_set(&(vulkan_faults){.failed_pipeline = failed});
+        assert_int_equal(rig_step(&r, id, 1, 0, 30, out), LK_E_NOMEM);
+        rig_sentence("compiling shader attend_prefill");
+        assert_int_equal(faults_pipelines().live, n_live);
+    }
+    faults_set(NULL);
+    step(&r, id, 0, 30, out);
+    step(&cpu, same, 0, 30, expected);
+    assert_true(rig_distance(out, expected, 30 * 2 * 48) <= 2e-2f);
+    assert_int_equal(faults_pipelines().live, n_live + 2);
+    step(&r, id, 30, 30, out);
+    assert_int_equal(faults_pipelines().live, n_live + 2);
+    rig_close(&r);
+    rig_close(&cpu);
 }
 
 // Caches of one context on two threads, which want the same pipelines as they meet.
@@ -223,6 +257,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_come_and_go),
         cmocka_unit_test(what_was_compiled_of_late),
+        cmocka_unit_test(steps_without_kernels),
         cmocka_unit_test(on_two_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

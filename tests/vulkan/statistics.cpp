@@ -3,7 +3,7 @@
 //
 //   vulkan-statistics [--device N] [--plan NAME] [--variant NAME] [--json] [--texts FOLDER]
 //
-// lowkey's own code makes the pipelines, as a cache does when it is opened: the core lays out a
+// lowkey's own code makes the pipelines, as a cache does for its first steps: the core lays out a
 // cache of the plan on a device that does no work, DecodeRules and CachePipelines choose shaders
 // and constants. Nothing is submitted, so a driver without hardware will do (RADV with
 // RADV_FORCE_FAMILY, a driver under a DRM shim). --texts writes the representations of the code
@@ -128,6 +128,11 @@ void add_rows(CapturedDevice *device, const NamedPlan &plan, const Variant &vari
             nullptr};
     row.columns = rules.tile_columns(0, 1);
     row.threads = rules.threads(0, row.columns);
+    for (uint32_t i = 0; i < rules.n_forms(0); ++i)
+        if (!pipelines.want_decode(0, row.columns, i))
+            stop(plan.name + ": no memory");
+    if (pipelines.make_wanted())
+        stop(plan.name + ", " + variant.name + ": " + lk::last_sentence());
     for (uint32_t i = 0; i < rules.n_forms(0); ++i) {
         row.form = i;
         row.code = device->compiled(pipelines.attend(pipelines.decode(0, row.columns), i));

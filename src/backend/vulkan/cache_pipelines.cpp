@@ -42,6 +42,14 @@ uint32_t matrix_columns(const Traits &traits, uint32_t head_dim) {
                : 0;
 }
 
+PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t columns) {
+    return make_spec(shader,
+                     {{LK_SPEC_THREADS, kMergeThreads},
+                      {LK_SPEC_HEAD_DIM, head_dim},
+                      {LK_SPEC_COLUMNS, columns}},
+                     0);
+}
+
 }  // namespace
 
 uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_columns) {
@@ -59,173 +67,205 @@ CachePipelines::~CachePipelines() {
         pipelines_->give(pipeline);
 }
 
-lk_status CachePipelines::take(const ShaderCode &shader, Constants constants,
-                               uint32_t subgroup_size, VkPipeline *out) {
-    const lk_status status = pipelines_->take(shader, constants, subgroup_size, out);
-    if (!status)
-        *taken_.extend(1) = *out;
-    return status;
+lk_status CachePipelines::check_device() const {
+    if (traits_->max_workgroup_size < LK_TILE_THREADS)
+        return fail(LK_E_UNSUPPORTED,
+                    "the device runs workgroups of up to %u invocations, attention needs %u",
+                    traits_->max_workgroup_size, LK_TILE_THREADS);
+    if (most_channels_ > kFewChannels && traits_->max_shared_bytes < kManySharedBytes)
+        return fail(LK_E_UNSUPPORTED,
+                    "the device has %u bytes of shared memory, head dims above %u need %u",
+                    traits_->max_shared_bytes, kFewChannels, kManySharedBytes);
+    return LK_OK;
 }
 
-lk_status CachePipelines::open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
-                                     AttendPipelines *out) {
-    out->columns = columns;
-    return take(shader,
-                {{LK_SPEC_THREADS, kMergeThreads},
-                 {LK_SPEC_HEAD_DIM, head_dim},
-                 {LK_SPEC_COLUMNS, columns}},
-                0, &out->merge);
-}
-
-lk_status CachePipelines::open_form(const DecodeRules &rules, uint32_t layer, uint32_t form,
-                                    const LayerView &view, uint32_t columns, const Traits &traits,
-                                    VkPipeline *out) {
-    const DecodeArithmetic arithmetic = rules.arithmetic(layer);
-    const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
-    const ShaderCode &shader =
-        decode_shader(arithmetic, traits.subgroup, rules.has_pushed_forms(layer));
-    const uint32_t required = traits.subgroup_size_control ? subgroup : 0;
-    const Constant threads = {LK_SPEC_THREADS, rules.threads(layer, columns)};
-    if (arithmetic != DecodeArithmetic::kMatrix)
-        return take(shader,
-                    {threads,
-                     {LK_SPEC_HEAD_DIM, view.head_dim},
-                     {LK_SPEC_SUBGROUP, subgroup},
-                     {LK_SPEC_COLUMNS, columns},
-                     {LK_SPEC_GROUPED, rules.is_grouped(layer)},
-                     {LK_SPEC_SHARED, rules.has_shared(layer)}},
-                    required, out);
-    const PageForm &of = rules.form(layer, form);
-    return take(shader,
-                {threads,
-                 {LK_SPEC_HEAD_DIM, view.head_dim},
-                 {LK_SPEC_SUBGROUP, subgroup},
-                 {LK_SPEC_COLUMNS, columns},
-                 {LK_SPEC_KEY_END8, of.key_end8},
-                 {LK_SPEC_KEY_END4, of.key_end4},
-                 {LK_SPEC_VALUE_BITS, of.value_bits},
-                 {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
-                 {LK_SPEC_PERMUTATION, of.permutation},
-                 {LK_SPEC_KEY_FOLDS, of.key_folds},
-                 {LK_SPEC_PARAMETER_BYTES, of.parameter_bytes}},
-                required, out);
-}
-
-// Forms of one kernel have one pipeline.
-lk_status CachePipelines::open_decode(const DecodeRules &rules, uint32_t layer,
-                                      const LayerView &view, uint32_t columns, const Traits &traits,
-                                      AttendPipelines *out) {
-    const uint32_t n_forms = rules.n_forms(layer);
-    out->first_form = static_cast<uint32_t>(forms_.size());
-    if (!taken_.reserve(taken_.size() + n_forms + kMostOfLayer) ||
-        !forms_.resize(out->first_form + n_forms))
-        return fail(LK_E_NOMEM, "no memory for the pipelines of %u forms of pages", n_forms);
-    lk_status status = LK_OK;
-    for (uint32_t i = 0; !status && i < n_forms; ++i)
-        status = open_form(rules, layer, i, view, columns, traits, &forms_[out->first_form + i]);
-    out->attend = forms_[out->first_form];
-    return status ? status : open_merge(shaders::attend_decode_merge, view.head_dim, columns, out);
-}
-
-// Matrices have a size of their own.
-lk_status CachePipelines::open_tile(uint32_t head_dim, uint32_t columns, const Traits &traits,
-                                    AttendPipelines *out) {
-    const bool has_matrices = columns == matrix_columns(traits, head_dim);
-    const lk_status status = take(
-        has_matrices ? shaders::attend_prefill_matrix : shaders::attend_prefill,
-        {{LK_SPEC_THREADS, has_matrices ? 2 * columns : LK_TILE_THREADS},
-         {LK_SPEC_HEAD_DIM, head_dim},
-         {LK_SPEC_SUBGROUP, has_matrices ? team_subgroup(traits) : 0},
-         {LK_SPEC_COLUMNS, columns}},
-        has_matrices && traits.subgroup_size_control ? team_subgroup(traits) : 0, &out->attend);
-    return status ? status : open_merge(shaders::attend_prefill_merge, head_dim, columns, out);
-}
-
-lk_status CachePipelines::open_layer(const DecodeRules &rules, uint32_t layer,
-                                     const LayerView &view, const Traits &traits) {
-    lk_status status = LK_OK;
+// Room for the layer's pipelines, none of which is made.
+bool CachePipelines::place_layer(uint32_t layer) {
+    const uint32_t head_dim = layout_->layers[layer].head_dim;
+    Layer *of = &layers_[layer];
     for (const uint32_t size : {0, 1}) {
         const uint32_t n_columns = size ? UINT32_MAX : 1;
-        if (!status)
-            status = open_tile(view.head_dim, prefill_columns(traits, view.head_dim, n_columns),
-                               traits, &layers_[layer].tile[size]);
-        if (!status && rules.takes(layer))
-            status = open_decode(rules, layer, view, rules.tile_columns(layer, n_columns), traits,
-                                 &layers_[layer].decode[size]);
+        of->tile[size].columns = prefill_columns(*traits_, head_dim, n_columns);
+        if (!rules_->takes(layer))
+            continue;
+        of->decode[size].columns = rules_->tile_columns(layer, n_columns);
+        of->decode[size].first_form = static_cast<uint32_t>(forms_.size());
+        if (!forms_.resize(forms_.size() + rules_->n_forms(layer)))
+            return false;
     }
-    return status;
+    return true;
+}
+
+// What most caches run soon: one at a time, the kernels of a first prompt and of the first tokens
+// after it would keep a host waiting once for each.
+bool CachePipelines::want_first(uint32_t layer) {
+    bool has_memory = true;
+    const uint32_t n_forms = rules_->takes(layer) ? rules_->n_certain_forms(layer) : 0;
+    for (uint32_t form = 0; has_memory && form < n_forms; ++form)
+        has_memory = want_decode(layer, layers_[layer].decode[0].columns, form);
+    const bool has_long_steps = layout_->max_step_tokens > kDraftTokens &&
+                                has_slot_pipelines(*traits_, layout_->layers[layer]);
+    return has_memory && (!has_long_steps || want_slots(layer));
 }
 
 lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rules,
                                const Traits &traits, Pipelines *pipelines) {
-    if (traits.max_workgroup_size < LK_TILE_THREADS)
-        return fail(LK_E_UNSUPPORTED,
-                    "the device runs workgroups of up to %u invocations, attention needs %u",
-                    traits.max_workgroup_size, LK_TILE_THREADS);
-    uint32_t most_channels = kFewChannels;
+    layout_ = &layout;
+    rules_ = &rules;
+    traits_ = &traits;
+    pipelines_ = pipelines;
+    most_channels_ = kFewChannels;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         if (layout.layers[l].head_dim > kFewChannels)
-            most_channels = LK_MAX_PLAIN_DIM;
-    if (most_channels > kFewChannels && traits.max_shared_bytes < kManySharedBytes)
-        return fail(LK_E_UNSUPPORTED,
-                    "the device has %u bytes of shared memory, head dims above %u need %u",
-                    traits.max_shared_bytes, kFewChannels, kManySharedBytes);
-    pipelines_ = pipelines;
-    if (!layers_.resize(layout.n_layers) ||
-        !taken_.reserve(uint64_t{kMostOfLayer} * layout.n_layers))
+            most_channels_ = LK_MAX_PLAIN_DIM;
+    LK_TRY(check_device());
+    bool has_memory = layers_.resize(layout.n_layers);
+    for (uint32_t l = 0; has_memory && l < layout.n_layers; ++l)
+        has_memory = place_layer(l);
+    for (uint32_t l = 0; has_memory && l < layout.n_layers; ++l)
+        has_memory = want_first(l);
+    for (const FixedKernel kernel : {kAppendKernel, kPackKernel})
+        has_memory = has_memory && want(fixed_spec(kernel), &fixed_[kernel]);
+    if (!has_memory)
         return fail(LK_E_NOMEM, "no memory for the pipelines of %u layers", layout.n_layers);
-    lk_status status =
-        pipelines->get(shaders::append, {{LK_SPEC_THREADS, kAppendThreads}}, 0, &append_);
-    if (!status)
-        status = pipelines->get(shaders::pack,
-                                {{LK_SPEC_THREADS, kJobThreads}, {LK_SPEC_HEAD_DIM, most_channels}},
-                                0, &pack_);
-    if (!status)
-        status =
-            pipelines->get(shaders::dequantize, {{LK_SPEC_THREADS, kJobThreads}}, 0, &dequantize_);
-    if (!status)
-        status = pipelines->get(shaders::move, {}, 0, &move_);
-    if (!status)
-        status = pipelines->get(shaders::shrink, {}, 0, &shrink_);
-    if (!status && layout.n_ranked_channels) {
-        status = pipelines->get(shaders::query_stats, {}, 0, &query_stats_);
-        if (!status)
-            status = pipelines->get(shaders::add_query_stats, {}, 0, &add_query_stats_);
-    }
-    for (uint32_t l = 0; l < layout.n_layers; ++l)
-        if (!status)
-            status = open_layer(rules, l, layout.layers[l], traits);
-    return status;
+    return make_wanted();
 }
 
-lk_status CachePipelines::slots(uint32_t head_dim, const Traits &traits, SlotPipelines *out) const {
-    const uint32_t subgroup = team_subgroup(traits);
-    lk_status status = pipelines_->get(
-        shaders::prefill_unpack, {{LK_SPEC_THREADS, kUnpackThreads}, {LK_SPEC_HEAD_DIM, head_dim}},
-        0, &out->unpack);
-    if (!status)
-        status = pipelines_->get(shaders::attend_prefill_slots,
-                                 {{LK_SPEC_THREADS, LK_SLOT_THREADS},
-                                  {LK_SPEC_HEAD_DIM, head_dim},
-                                  {LK_SPEC_SUBGROUP, subgroup},
-                                  {LK_SPEC_COLUMNS, LK_SLOT_COLUMNS}},
-                                 traits.subgroup_size_control ? subgroup : 0, &out->attend);
-    if (!status)
-        status = pipelines_->get(shaders::attend_prefill_slots_merge,
-                                 {{LK_SPEC_THREADS, kMergeThreads},
-                                  {LK_SPEC_HEAD_DIM, head_dim},
-                                  {LK_SPEC_COLUMNS, LK_SLOT_COLUMNS}},
-                                 0, &out->merge);
+PipelineSpec CachePipelines::fixed_spec(FixedKernel kernel) const {
+    switch (kernel) {
+        case kAppendKernel:
+            return make_spec(shaders::append, {{LK_SPEC_THREADS, kAppendThreads}}, 0);
+        case kPackKernel:
+            return make_spec(shaders::pack,
+                             {{LK_SPEC_THREADS, kJobThreads}, {LK_SPEC_HEAD_DIM, most_channels_}},
+                             0);
+        case kDequantizeKernel:
+            return make_spec(shaders::dequantize, {{LK_SPEC_THREADS, kJobThreads}}, 0);
+        case kMoveKernel: return make_spec(shaders::move, {}, 0);
+        case kShrinkKernel: return make_spec(shaders::shrink, {}, 0);
+        case kSumQueriesKernel: return make_spec(shaders::query_stats, {}, 0);
+        default: return make_spec(shaders::add_query_stats, {}, 0);
+    }
+}
+
+lk_status CachePipelines::fixed(FixedKernel kernel, VkPipeline *out) {
+    if (!want(fixed_spec(kernel), &fixed_[kernel]))
+        return fail(LK_E_NOMEM, "no memory for a pipeline");
+    LK_TRY(make_wanted());
+    *out = fixed_[kernel];
+    return LK_OK;
+}
+
+PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint32_t form) const {
+    const LayerView &view = layout_->layers[layer];
+    const DecodeArithmetic arithmetic = rules_->arithmetic(layer);
+    const uint32_t subgroup = traits_->subgroup ? team_subgroup(*traits_) : 0;
+    const ShaderCode &shader =
+        decode_shader(arithmetic, traits_->subgroup, rules_->has_pushed_forms(layer));
+    const uint32_t required = traits_->subgroup_size_control ? subgroup : 0;
+    const Constant threads = {LK_SPEC_THREADS, rules_->threads(layer, columns)};
+    if (arithmetic != DecodeArithmetic::kMatrix)
+        return make_spec(shader,
+                         {threads,
+                          {LK_SPEC_HEAD_DIM, view.head_dim},
+                          {LK_SPEC_SUBGROUP, subgroup},
+                          {LK_SPEC_COLUMNS, columns},
+                          {LK_SPEC_GROUPED, rules_->is_grouped(layer)},
+                          {LK_SPEC_SHARED, rules_->has_shared(layer)}},
+                         required);
+    const PageForm &of = rules_->form(layer, form);
+    return make_spec(shader,
+                     {threads,
+                      {LK_SPEC_HEAD_DIM, view.head_dim},
+                      {LK_SPEC_SUBGROUP, subgroup},
+                      {LK_SPEC_COLUMNS, columns},
+                      {LK_SPEC_KEY_END8, of.key_end8},
+                      {LK_SPEC_KEY_END4, of.key_end4},
+                      {LK_SPEC_VALUE_BITS, of.value_bits},
+                      {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
+                      {LK_SPEC_PERMUTATION, of.permutation},
+                      {LK_SPEC_KEY_FOLDS, of.key_folds},
+                      {LK_SPEC_PARAMETER_BYTES, of.parameter_bytes}},
+                     required);
+}
+
+// Matrices have a size of their own.
+PipelineSpec CachePipelines::tile_spec(uint32_t head_dim, uint32_t columns) const {
+    const bool has_matrices = columns == matrix_columns(*traits_, head_dim);
+    return make_spec(has_matrices ? shaders::attend_prefill_matrix : shaders::attend_prefill,
+                     {{LK_SPEC_THREADS, has_matrices ? 2 * columns : LK_TILE_THREADS},
+                      {LK_SPEC_HEAD_DIM, head_dim},
+                      {LK_SPEC_SUBGROUP, has_matrices ? team_subgroup(*traits_) : 0},
+                      {LK_SPEC_COLUMNS, columns}},
+                     has_matrices && traits_->subgroup_size_control ? team_subgroup(*traits_) : 0);
+}
+
+bool CachePipelines::want(const PipelineSpec &spec, VkPipeline *out) {
+    return *out || wanted_.push({spec, out});
+}
+
+bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form) {
+    AttendPipelines *of = &layers_[layer].decode[size_of(layers_[layer].decode, columns)];
+    VkPipeline *attend = &forms_[of->first_form + form];
+    const uint32_t head_dim = layout_->layers[layer].head_dim;
+    return (*attend || want(decode_spec(layer, columns, form), attend)) &&
+           (of->merge ||
+            want(merge_spec(shaders::attend_decode_merge, head_dim, columns), &of->merge));
+}
+
+bool CachePipelines::want_tile(uint32_t layer, uint32_t columns) {
+    AttendPipelines *of = &layers_[layer].tile[size_of(layers_[layer].tile, columns)];
+    const uint32_t head_dim = layout_->layers[layer].head_dim;
+    return of->merge ||
+           (want(tile_spec(head_dim, columns), &of->attend) &&
+            want(merge_spec(shaders::attend_prefill_merge, head_dim, columns), &of->merge));
+}
+
+bool CachePipelines::want_slots(uint32_t layer) {
+    SlotPipelines *of = &layers_[layer].slots;
+    if (of->merge)
+        return true;
+    const uint32_t head_dim = layout_->layers[layer].head_dim;
+    const uint32_t subgroup = team_subgroup(*traits_);
+    return want(make_spec(shaders::prefill_unpack,
+                          {{LK_SPEC_THREADS, kUnpackThreads}, {LK_SPEC_HEAD_DIM, head_dim}}, 0),
+                &of->unpack) &&
+           want(make_spec(shaders::attend_prefill_slots,
+                          {{LK_SPEC_THREADS, LK_SLOT_THREADS},
+                           {LK_SPEC_HEAD_DIM, head_dim},
+                           {LK_SPEC_SUBGROUP, subgroup},
+                           {LK_SPEC_COLUMNS, LK_SLOT_COLUMNS}},
+                          traits_->subgroup_size_control ? subgroup : 0),
+                &of->attend) &&
+           want(merge_spec(shaders::attend_prefill_slots_merge, head_dim, LK_SLOT_COLUMNS),
+                &of->merge);
+}
+
+// All wanted pipelines are there afterwards, or none.
+lk_status CachePipelines::make_wanted() {
+    const auto n = static_cast<uint32_t>(wanted_.size());
+    if (!n)
+        return LK_OK;
+    specs_.clear();
+    bool has_memory = specs_.reserve(n) && made_.resize(n) && taken_.reserve(taken_.size() + n);
+    for (const Wanted &wanted : wanted_)
+        has_memory = has_memory && specs_.push(wanted.spec);
+    const lk_status status = has_memory ? pipelines_->take(specs_.data(), n, made_.data())
+                                        : fail(LK_E_NOMEM, "no memory for %u pipelines", n);
+    for (uint32_t i = 0; !status && i < n; ++i)
+        *wanted_[i].out = *taken_.extend(1) = made_[i];
+    wanted_.clear();
     return status;
 }
 
 lk_status CachePipelines::score_attention(AttentionScoresPipelines *out) const {
-    lk_status status = pipelines_->get(shaders::attention_partials, {}, 0, &out->partials);
-    if (!status)
-        status = pipelines_->get(shaders::attention_totals, {}, 0, &out->totals);
-    if (!status)
-        status = pipelines_->get(shaders::attention_scores, {}, 0, &out->scores);
-    return status;
+    const PipelineSpec specs[] = {make_spec(shaders::attention_partials, {}, 0),
+                                  make_spec(shaders::attention_totals, {}, 0),
+                                  make_spec(shaders::attention_scores, {}, 0)};
+    VkPipeline made[3] = {};
+    LK_TRY(pipelines_->get(specs, 3, made));
+    *out = {made[0], made[1], made[2]};
+    return LK_OK;
 }
 
 }  // namespace vulkan

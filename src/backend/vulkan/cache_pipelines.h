@@ -1,4 +1,5 @@
-// The pipelines that a cache needs, all made when it is opened; those of its plan go with it.
+// The pipelines that a cache needs; those of its plan go with it. The kernels that most caches run
+// are made when the cache is opened, the others at the first step or verb that runs them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_CACHE_PIPELINES_H
@@ -11,19 +12,19 @@
 namespace lk {
 namespace vulkan {
 
-// A kernel of attention and the one that merges its splits.
+// A kernel of attention and the one that merges its splits, null until they are made.
 struct AttendPipelines {
     uint32_t columns;     // of a workgroup
     uint32_t first_form;  // of decode: in the kernels of all forms
-    VkPipeline attend;
+    VkPipeline attend;    // of prefill
     VkPipeline merge;
 };
 
-// Those of prefill over slots, and whether a layer can have such steps.
+// Those of prefill over slots, likewise, and whether a layer can have such steps.
 struct SlotPipelines {
-    VkPipeline unpack = VK_NULL_HANDLE;
-    VkPipeline attend = VK_NULL_HANDLE;
-    VkPipeline merge = VK_NULL_HANDLE;
+    VkPipeline unpack;
+    VkPipeline attend;
+    VkPipeline merge;
 };
 bool has_slot_pipelines(const Traits &traits, const LayerView &layer);
 
@@ -37,77 +38,96 @@ struct AttentionScoresPipelines {
     VkPipeline scores = VK_NULL_HANDLE;
 };
 
+// Kernels that no plan changes.
+enum FixedKernel : uint32_t {
+    kAppendKernel,
+    kPackKernel,
+    kDequantizeKernel,
+    kMoveKernel,
+    kShrinkKernel,
+    kSumQueriesKernel,
+    kAddStatsKernel,
+    kFixedKernels
+};
+
 class CachePipelines {
   public:
     static constexpr uint32_t kAppendThreads = 64;
 
     explicit CachePipelines(const Allocator &allocator)
-        : layers_(allocator), forms_(allocator), taken_(allocator) {}
+        : layers_(allocator),
+          forms_(allocator),
+          wanted_(allocator),
+          specs_(allocator),
+          made_(allocator),
+          taken_(allocator) {}
     ~CachePipelines();  // work of the cache has run
     CachePipelines(const CachePipelines &) = delete;
     CachePipelines &operator=(const CachePipelines &) = delete;
 
+    // What is passed lives as long. Makes the kernels that append and pack, those that decode one
+    // new token, and those of long steps over slots.
     lk_status open(const CacheLayout &layout, const DecodeRules &rules, const Traits &traits,
                    Pipelines *pipelines);
 
-    VkPipeline append() const { return append_; }
-    VkPipeline pack() const { return pack_; }
-    VkPipeline dequantize() const { return dequantize_; }
-    VkPipeline move() const { return move_; }
-    VkPipeline shrink() const { return shrink_; }
-    // Null where no channels are ranked by queries.
-    VkPipeline sum_queries() const { return query_stats_; }
-    VkPipeline add_stats() const { return add_query_stats_; }
-    // Made at the first use: most caches never score chunks by attention.
+    // Made at the first use.
+    lk_status fixed(FixedKernel kernel, VkPipeline *out);
+    // Likewise: most caches never score chunks by attention.
     lk_status score_attention(AttentionScoresPipelines *out) const;
-    // Likewise: many caches have no step that is long enough.
-    lk_status slots(uint32_t head_dim, const Traits &traits, SlotPipelines *out) const;
+
+    // Pipelines of attention that a step runs, as accessors below name them: each want_...() notes
+    // those that are not there yet, and make_wanted() makes all of these.
+    bool want_decode(uint32_t layer, uint32_t columns, uint32_t form);
+    bool want_tile(uint32_t layer, uint32_t columns);
+    bool want_slots(uint32_t layer);
+    lk_status make_wanted();
+
     // columns: as DecodeRules::tile_columns() and prefill_columns() give them.
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
-        return of_columns(layers_[layer].decode, columns);
+        return layers_[layer].decode[size_of(layers_[layer].decode, columns)];
     }
     // The kernel of a form of the layer's packed pages.
     VkPipeline attend(const AttendPipelines &decode, uint32_t form) const {
         return forms_[decode.first_form + form];
     }
     const AttendPipelines &tile(uint32_t layer, uint32_t columns) const {
-        return of_columns(layers_[layer].tile, columns);
+        return layers_[layer].tile[size_of(layers_[layer].tile, columns)];
     }
+    const SlotPipelines &slots(uint32_t layer) const { return layers_[layer].slots; }
 
   private:
     struct Layer {
-        AttendPipelines decode[2];  // null where decode takes no step
+        AttendPipelines decode[2];
         AttendPipelines tile[2];
+        SlotPipelines slots;
     };
-    static constexpr uint32_t kMostOfLayer = 6;  // pipelines of Layer but those of forms
-    lk_status take(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                   VkPipeline *out);
-    lk_status open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
-                         AttendPipelines *out);
-    lk_status open_decode(const DecodeRules &rules, uint32_t layer, const LayerView &view,
-                          uint32_t columns, const Traits &traits, AttendPipelines *out);
-    lk_status open_form(const DecodeRules &rules, uint32_t layer, uint32_t form,
-                        const LayerView &view, uint32_t columns, const Traits &traits,
-                        VkPipeline *out);
-    lk_status open_tile(uint32_t head_dim, uint32_t columns, const Traits &traits,
-                        AttendPipelines *out);
-    lk_status open_layer(const DecodeRules &rules, uint32_t layer, const LayerView &view,
-                         const Traits &traits);
-    static const AttendPipelines &of_columns(const AttendPipelines (&sizes)[2], uint32_t columns) {
-        return sizes[sizes[0].columns == columns ? 0 : 1];
+    struct Wanted {
+        PipelineSpec spec;
+        VkPipeline *out;
+    };
+    bool want(const PipelineSpec &spec, VkPipeline *out);
+    PipelineSpec fixed_spec(FixedKernel kernel) const;
+    PipelineSpec decode_spec(uint32_t layer, uint32_t columns, uint32_t form) const;
+    PipelineSpec tile_spec(uint32_t head_dim, uint32_t columns) const;
+    lk_status check_device() const;
+    bool place_layer(uint32_t layer);
+    bool want_first(uint32_t layer);
+    static uint32_t size_of(const AttendPipelines (&sizes)[2], uint32_t columns) {
+        return sizes[0].columns == columns ? 0 : 1;
     }
 
-    VkPipeline append_ = VK_NULL_HANDLE;
-    VkPipeline pack_ = VK_NULL_HANDLE;
-    VkPipeline dequantize_ = VK_NULL_HANDLE;
-    VkPipeline move_ = VK_NULL_HANDLE;
-    VkPipeline shrink_ = VK_NULL_HANDLE;
-    VkPipeline query_stats_ = VK_NULL_HANDLE;
-    VkPipeline add_query_stats_ = VK_NULL_HANDLE;
-    Array<Layer> layers_;
-    Array<VkPipeline> forms_;
-    Array<VkPipeline> taken_;
+    const CacheLayout *layout_ = nullptr;
+    const DecodeRules *rules_ = nullptr;
+    const Traits *traits_ = nullptr;
     Pipelines *pipelines_ = nullptr;
+    uint32_t most_channels_ = 0;  // of a head, for which pages are packed
+    VkPipeline fixed_[kFixedKernels] = {};
+    Array<Layer> layers_;
+    Array<VkPipeline> forms_;  // of all layers' decode
+    Array<Wanted> wanted_;
+    Array<PipelineSpec> specs_;  // of wanted_, and their pipelines
+    Array<VkPipeline> made_;
+    Array<VkPipeline> taken_;
 };
 
 }  // namespace vulkan

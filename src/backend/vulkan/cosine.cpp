@@ -26,7 +26,8 @@ lk_status CosineScorer::score(const CosineView &view) {
 
 lk_status CosineScorer::record(const CosineView &view, const CosinePush &push) {
     VkPipeline pipeline = VK_NULL_HANDLE;
-    LK_TRY(pipelines_.get(shaders::cosine, {}, 0, &pipeline));
+    const PipelineSpec spec = make_spec(shaders::cosine, {}, 0);
+    LK_TRY(pipelines_.get(&spec, 1, &pipeline));
     Recorder recorder;
     LK_TRY(commands_.begin(&recorder));
     recorder.bind(pipeline);

@@ -44,6 +44,10 @@ class DecodeRules final : public gpu::SplitRules {
     // 1 without matrices.
     uint32_t n_forms(uint32_t layer) const override { return layers_[layer].n_forms; }
     uint32_t form_of(uint32_t layer, uint16_t key_format, uint16_t value_format) const override;
+    // Those that pages of the layer get for certain: where formats change, of 16-bit pages alone.
+    uint32_t n_certain_forms(uint32_t layer) const {
+        return layers_[layer].max_forms > kFormsOfTile ? 1 : layers_[layer].n_forms;
+    }
     const uint16_t *format_forms() const override { return format_forms_.data(); }
 
     // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
@@ -83,6 +87,7 @@ class DecodeRules final : public gpu::SplitRules {
         uint32_t n_forms;
         uint32_t max_forms;  // of a work tile's pages, 16-bit ones among them included
     };
+    static constexpr uint32_t kFormsOfTile = 2;  // where pages keep theirs: packed and 16-bit ones
 
     bool number_formats(const CacheLayout &layout);
     Layer make_layer(const CacheLayout &layout, uint32_t index) const;

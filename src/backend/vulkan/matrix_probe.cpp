@@ -27,7 +27,8 @@ lk_status run_probe(const Device &device, Pipelines *pipelines, const Buffer &da
     Commands commands(device);
     Recorder recorder;
     const uint32_t subgroup_size = device.traits().subgroup_size_control ? LK_LANES : 0;
-    LK_TRY(pipelines->get(shaders::matrix_probe, {}, subgroup_size, &pipeline));
+    const PipelineSpec spec = make_spec(shaders::matrix_probe, {}, subgroup_size);
+    LK_TRY(pipelines->get(&spec, 1, &pipeline));
     LK_TRY(commands.open(pipelines->layout()));
     LK_TRY(commands.begin(&recorder));
     recorder.bind(pipeline);

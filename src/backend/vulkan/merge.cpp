@@ -48,7 +48,8 @@ lk_status Merger::merge(const MergeView &view) {
 
 lk_status Merger::record(const MergeView &view, const PushTensor *pushes) {
     VkPipeline pipeline = VK_NULL_HANDLE;
-    LK_TRY(pipelines_.get(shaders::merge, {{LK_SPEC_THREADS, kThreads}}, 0, &pipeline));
+    const PipelineSpec spec = make_spec(shaders::merge, {{LK_SPEC_THREADS, kThreads}}, 0);
+    LK_TRY(pipelines_.get(&spec, 1, &pipeline));
     Recorder recorder;
     LK_TRY(commands_.begin(&recorder));
     recorder.update(table_, 0, pushes, (2 * view.n_splits + 2) * sizeof(PushTensor));

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstddef>
-#include <cstdio>
 #include <cstring>
 
 #include "base/status.h"
@@ -66,20 +64,15 @@ void Pipelines::destroy_cache(VkPipelineCache cache) const {
         device_.functions().DestroyPipelineCache(device_.handle(), cache, nullptr);
 }
 
-bool Pipelines::Entry::is_like(const Entry &other) const {
-    return shader == other.shader && subgroup_size == other.subgroup_size &&
-           n_constants == other.n_constants &&
-           !std::memcmp(constants, other.constants, n_constants * sizeof *constants);
-}
-
-lk_status Pipelines::use(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                         bool is_kept, VkPipeline *out) {
+lk_status Pipelines::use(const PipelineSpec *specs, uint32_t n, bool is_kept, VkPipeline *out) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Entry *entry = nullptr;
-    LK_TRY(find(shader, constants, subgroup_size, &entry));
-    entry->is_kept = entry->is_kept || is_kept;
-    entry->n_users += !is_kept;
-    *out = entry->pipeline;
+    LK_TRY(add_missing(specs, n));
+    for (uint32_t i = 0; i < n; ++i) {
+        Entry *entry = find(specs[i]);
+        entry->is_kept = entry->is_kept || is_kept;
+        entry->n_users += !is_kept;
+        out[i] = entry->pipeline;
+    }
     return LK_OK;
 }
 
@@ -98,34 +91,54 @@ void Pipelines::give(VkPipeline pipeline) {
         drop_oldest_idle();
 }
 
+void Pipelines::drop(size_t i) {
+    device_.functions().DestroyPipeline(device_.handle(), entries_[i].pipeline, nullptr);
+    entries_.swap_remove(i);
+}
+
 void Pipelines::drop_oldest_idle() {
-    Entry *oldest =
+    const Entry *oldest =
         std::min_element(entries_.begin(), entries_.end(), [](const Entry &a, const Entry &b) {
             return a.is_in_use() != b.is_in_use() ? b.is_in_use() : a.idle_since < b.idle_since;
         });
-    device_.functions().DestroyPipeline(device_.handle(), oldest->pipeline, nullptr);
-    entries_.swap_remove(static_cast<size_t>(oldest - entries_.begin()));
+    drop(static_cast<size_t>(oldest - entries_.begin()));
 }
 
-lk_status Pipelines::find(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                          Entry **out) {
-    assert(constants.size() <= kMaxConstants);
-    Entry entry{};
-    entry.shader = &shader;
-    entry.subgroup_size = subgroup_size;
-    entry.n_constants = static_cast<uint32_t>(constants.size());
-    std::copy(constants.begin(), constants.end(), entry.constants);
-    for (Entry &known : entries_)
-        if (known.is_like(entry)) {
-            *out = &known;
-            return LK_OK;
+Pipelines::Entry *Pipelines::find(const PipelineSpec &spec) {
+    Entry *entry = std::find_if(entries_.begin(), entries_.end(),
+                                [&](const Entry &known) { return known.spec.is_like(spec); });
+    return entry == entries_.end() ? nullptr : entry;
+}
+
+lk_status Pipelines::add_missing(const PipelineSpec *specs, uint32_t n) {
+    const size_t n_before = entries_.size();
+    for (uint32_t i = 0; i < n; ++i) {
+        Entry entry{};
+        entry.spec = specs[i];
+        if (!find(specs[i]) && !entries_.push(entry)) {
+            while (entries_.size() > n_before)
+                entries_.pop();
+            return fail(LK_E_NOMEM, "no memory for the list of %u more pipelines", n);
         }
-    if (entries_.size() == entries_.capacity() && !entries_.reserve(2 * entries_.size()))
-        return fail(LK_E_NOMEM, "no memory for the list of %zu pipelines", 2 * entries_.size());
-    LK_TRY(compile(&entry));
-    entries_.push(entry);
-    *out = &entries_.back();
-    return LK_OK;
+    }
+    return compile_from(n_before);
+}
+
+// The entries from `first` on, as many at once as one generation of the cache takes.
+lk_status Pipelines::compile_from(size_t first) {
+    PipelineRequest requests[kGeneration];
+    lk_status status = LK_OK;
+    for (size_t done = first; !status && done < entries_.size();) {
+        status = renew_cache();
+        uint32_t n = 0;
+        for (; !status && n_cached_ < kGeneration && done < entries_.size(); ++n_cached_, ++done)
+            requests[n++] = {&entries_[done].spec, &entries_[done].pipeline};
+        if (!status)
+            status = compiler_.compile(requests, n, layout_, cache_);
+    }
+    while (status && entries_.size() > first)
+        drop(entries_.size() - 1);
+    return status;
 }
 
 lk_status Pipelines::renew_cache() {
@@ -138,57 +151,6 @@ lk_status Pipelines::renew_cache() {
     cache_ = fresh;
     n_cached_ = 0;
     return LK_OK;
-}
-
-lk_status Pipelines::compile(Entry *entry) {
-    const Functions &vk = device_.functions();
-    VkShaderModuleCreateInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-    info.codeSize = entry->shader->n_bytes;
-    info.pCode = entry->shader->words;
-    VkShaderModule module = VK_NULL_HANDLE;
-    LK_TRY(renew_cache());
-    LK_TRY(device_.checked(vk.CreateShaderModule(device_.handle(), &info, nullptr, &module),
-                           entry->shader->name));
-    const lk_status status = compile_module(module, entry);
-    vk.DestroyShaderModule(device_.handle(), module, nullptr);
-    return status;
-}
-
-lk_status Pipelines::compile_module(VkShaderModule module, Entry *entry) {
-    VkSpecializationMapEntry map[kMaxConstants];
-    for (uint32_t i = 0; i < entry->n_constants; ++i)
-        map[i] = {entry->constants[i].id,
-                  static_cast<uint32_t>(i * sizeof(Constant) + offsetof(Constant, value)), 4};
-    VkSpecializationInfo special{};
-    special.mapEntryCount = entry->n_constants;
-    special.pMapEntries = map;
-    special.dataSize = entry->n_constants * sizeof(Constant);
-    special.pData = entry->constants;
-    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo required{};
-    required.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
-    required.requiredSubgroupSize = entry->subgroup_size;
-    VkComputePipelineCreateInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
-    info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
-    info.stage.pNext =
-        entry->subgroup_size && device_.traits().subgroup_size_control ? &required : nullptr;
-    info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
-    info.stage.module = module;
-    info.stage.pName = "main";
-    info.stage.pSpecializationInfo = &special;
-    info.layout = layout_;
-    char action[192];
-    std::snprintf(action, sizeof action,
-                  info.stage.pNext
-                      ? "compiling shader %s for subgroups of %u "
-                        "(LK_VULKAN_NO_SUBGROUP in lk_vulkan_desc.mask leaves them out)"
-                      : "compiling shader %s",
-                  entry->shader->name, entry->subgroup_size);
-    ++n_cached_;
-    return device_.checked(device_.functions().CreateComputePipelines(
-                               device_.handle(), cache_, 1, &info, nullptr, &entry->pipeline),
-                           action);
 }
 
 lk_status Pipelines::save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const {

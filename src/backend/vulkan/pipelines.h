@@ -6,29 +6,19 @@
 #ifndef LK_BACKEND_VULKAN_PIPELINES_H
 #define LK_BACKEND_VULKAN_PIPELINES_H
 
-#include <initializer_list>
 #include <mutex>
 
-#include "backend/vulkan/device.h"
-#include "backend/vulkan/shader_code.h"
+#include "backend/vulkan/pipeline_compiler.h"
 
 namespace lk {
 namespace vulkan {
 
 constexpr uint32_t kPushBytes = 128;  // what every device has
 
-// A specialisation constant. A shader that has none of this id does not mind.
-struct Constant {
-    uint32_t id;
-    uint32_t value;
-};
-
-using Constants = std::initializer_list<Constant>;
-
 class Pipelines {
   public:
     Pipelines(const Allocator &allocator, const Device &device)
-        : device_(device), entries_(allocator) {}
+        : device_(device), compiler_(device), entries_(allocator) {}
     ~Pipelines();
     Pipelines(const Pipelines &) = delete;
     Pipelines &operator=(const Pipelines &) = delete;
@@ -36,19 +26,16 @@ class Pipelines {
     // blob: what save() gave, of this driver or of another.
     lk_status open(const void *blob, uint64_t bytes);
 
-    // The pipeline of a shader with these constants, compiled when it is not there. Any thread.
-    // subgroup_size: 0 = the driver's choice, else one between the device's bounds, which differ
-    // only with Traits.subgroup_size_control. What get() gives lives as long as this object: it
-    // is for what no plan changes.
-    lk_status get(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                  VkPipeline *out) {
-        return use(shader, constants, subgroup_size, true, out);
+    // The pipelines of n specs; those that are not there are compiled, several at a time. All are
+    // given, or none. Any thread. What get() gives lives as long as this object: it is for what no
+    // plan changes.
+    lk_status get(const PipelineSpec *specs, uint32_t n, VkPipeline *out) {
+        return use(specs, n, true, out);
     }
     // The same, living until it was given back as often as it was taken, and then for as long as
     // it is among the kMostIdle that were given back last.
-    lk_status take(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                   VkPipeline *out) {
-        return use(shader, constants, subgroup_size, false, out);
+    lk_status take(const PipelineSpec *specs, uint32_t n, VkPipeline *out) {
+        return use(specs, n, false, out);
     }
     // Any thread. Work that uses it has run.
     void give(VkPipeline pipeline);
@@ -59,31 +46,25 @@ class Pipelines {
     lk_status save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const;
 
   private:
-    static constexpr uint32_t kMaxConstants = 12;
     static constexpr uint32_t kUsual = 64;     // pipelines of one model
     static constexpr uint32_t kMostIdle = 64;  // so its caches may all close before the next opens
     static constexpr uint32_t kGeneration = 128;
     struct Entry {
-        const ShaderCode *shader;
-        uint32_t subgroup_size;
-        uint32_t n_constants;
-        Constant constants[kMaxConstants];
-        VkPipeline pipeline;
+        PipelineSpec spec;
+        VkPipeline pipeline;  // null while it is compiled
         bool is_kept;         // for get()
         uint32_t n_users;     // that did take() it
         uint64_t idle_since;  // of n_given_, when it is not in use
 
         bool is_in_use() const { return is_kept || n_users; }
-        bool is_like(const Entry &other) const;
     };
-    lk_status use(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                  bool is_kept, VkPipeline *out);
+    lk_status use(const PipelineSpec *specs, uint32_t n, bool is_kept, VkPipeline *out);
     // With mutex_ held.
-    lk_status find(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                   Entry **out);
+    Entry *find(const PipelineSpec &spec);
+    lk_status add_missing(const PipelineSpec *specs, uint32_t n);
+    lk_status compile_from(size_t first);
+    void drop(size_t i);
     void drop_oldest_idle();
-    lk_status compile(Entry *entry);
-    lk_status compile_module(VkShaderModule module, Entry *entry);
     lk_status renew_cache();
     lk_status read_cache(VkPipelineCache cache, void *buffer, uint64_t capacity_bytes,
                          uint64_t *needed_bytes) const;
@@ -91,6 +72,7 @@ class Pipelines {
     void destroy_cache(VkPipelineCache cache) const;
 
     const Device &device_;
+    const PipelineCompiler compiler_;
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     mutable std::mutex mutex_;  // of all below
     // What the driver compiled cannot be taken out of a cache one by one: after kGeneration

@@ -187,7 +187,43 @@ lk_status VulkanCache::begin(const Batch &batch) {
     bool has_moved = false;
     LK_TRY(sums_.grow(&tables_, batch.query_stat_bytes, &has_moved));
     slots_.begin(batch);
-    return run({}, [&](const Recorder &) { return state_.begin(batch); });
+    LK_TRY(run({}, [&](const Recorder &) { return state_.begin(batch); }));
+    return make_attend_pipelines();
+}
+
+bool VulkanCache::is_decoded(uint32_t layer) const {
+    const gpu::StepShape &shape = state_.shape();
+    return !shape.is_staged && !shape.has_spans && rules_.takes(layer, shape.max_new);
+}
+
+// The kernels of the forms that have work items: as record_decode() takes them.
+bool VulkanCache::want_decode(uint32_t layer) {
+    const gpu::Split &split = state_.splits().of(layer);
+    const gpu::FormItems *forms = state_.splits().forms_of(split);
+    bool has_memory = true;
+    for (uint32_t i = 0; has_memory && i <= split.n_forms; ++i)
+        has_memory = !forms[i].n_items || pipelines_.want_decode(layer, split.shape.tile_columns,
+                                                                 i < split.n_forms ? i : 0);
+    return has_memory;
+}
+
+// Those that the step runs, before it has done anything: attend() only records them.
+lk_status VulkanCache::make_attend_pipelines() {
+    const gpu::StepShape &shape = state_.shape();
+    bool has_memory = true;
+    for (uint32_t l = 0; has_memory && l < layout_.n_layers; ++l) {
+        const LayerView &layer = layout_.layers[l];
+        const uint32_t n_columns = shape.max_new * (layer.n_query_heads / layer.n_kv_heads);
+        if (is_decoded(l))
+            has_memory = want_decode(l);
+        else if (slots_.takes(shape, layer))
+            has_memory = pipelines_.want_slots(l);
+        else
+            has_memory = pipelines_.want_tile(
+                l, prefill_columns(device_.traits(), layer.head_dim, n_columns));
+    }
+    return has_memory ? pipelines_.make_wanted()
+                      : fail(LK_E_NOMEM, "no memory for the pipelines of a step");
 }
 
 lk_status VulkanCache::append(const AppendArgs &args) {
@@ -197,6 +233,8 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     CallTensor tensors[] = {
         {&args.k, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.k},
         {&args.v, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.v}};
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    LK_TRY(pipelines_.fixed(kAppendKernel, &pipeline));
     LK_TRY(append_tensors_.stage(tensors, 2));
     push.step = constants_.address();
     push.staged_k = staged(args.staging.k);
@@ -206,7 +244,7 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     push.n_tokens = shape.n_tokens;
     push.token_step = append_step(layer, shape.n_tokens, device_.traits().n_cores);
     LK_TRY(run(next_append(), [&](const Recorder &recorder) {
-        record_append(recorder, args, push);
+        record_append(recorder, pipeline, args, push);
         return LK_OK;
     }));
     const Array<PackItem> *pages = nullptr;
@@ -214,11 +252,11 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     return pages->empty() ? LK_OK : pack(pages->data(), static_cast<uint32_t>(pages->size()));
 }
 
-void VulkanCache::record_append(const Recorder &recorder, const AppendArgs &args,
-                                AppendPush push) const {
+void VulkanCache::record_append(const Recorder &recorder, VkPipeline pipeline,
+                                const AppendArgs &args, AppendPush push) const {
     const uint32_t most = device_.traits().max_workgroup_count;
     const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_tokens, push.token_step));
-    recorder.bind(pipelines_.append());
+    recorder.bind(pipeline);
     for (uint32_t first = 0; first < n_groups; first += most) {
         push.first_token = first * push.token_step;
         recorder.push(push);
@@ -239,18 +277,12 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
     AttentionScoresPipelines scoring;
     if (args.n_chunk_attentions)
         LK_TRY(pipelines_.score_attention(&scoring));
-    SlotPipelines slot_pipelines;
-    const bool has_slots = slots_.takes(shape, args.layer);
-    if (has_slots)
-        LK_TRY(pipelines_.slots(args.layer.head_dim, device_.traits(), &slot_pipelines));
     LK_TRY(attend_tensors_.stage(tensors, 3));
-    const bool is_short =
-        !shape.is_staged && !shape.has_spans && rules_.takes(args.layer_index, shape.max_new);
     LK_TRY(run(next_attend(), [&](const Recorder &recorder) {
-        if (is_short)
+        if (is_decoded(args.layer_index))
             record_decode(recorder, args.layer_index, pushes);
-        else if (has_slots)
-            record_slots(recorder, args, slot_pipelines, pushes);
+        else if (slots_.takes(shape, args.layer))
+            record_slots(recorder, args, pushes);
         else
             record_tile(recorder, args, pushes);
         for (uint32_t i = 0; i < args.n_chunk_attentions; ++i)
@@ -343,12 +375,12 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
 }
 
 void VulkanCache::record_slots(const Recorder &recorder, const AttendArgs &args,
-                               const SlotPipelines &pipelines, const PushTensor *tensors) const {
+                               const PushTensor *tensors) const {
     SlotPush push = attend_push<SlotPush>(args.layer_index, tensors);
     push.staged_k = staged(args.staging.k);
     push.staged_v = staged(args.staging.v);
     push.n_tokens = state_.shape().n_tokens;
-    slots_.record(recorder, pipelines, args.layer, push);
+    slots_.record(recorder, pipelines_.slots(args.layer_index), args.layer, push);
 }
 
 // Batches of work tiles follow each other in the same partial results.
@@ -410,8 +442,10 @@ Workgroups workgroups_of(const ShrinkItem *items, uint32_t n) {
 }  // namespace
 
 template <class Item>
-lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
+lk_status VulkanCache::run_jobs(FixedKernel kernel, const Item *items, uint32_t n_items,
                                 const gpu::PackExtent &extent) {
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    LK_TRY(pipelines_.fixed(kernel, &pipeline));
     JobPush push{};
     push.jobs = jobs_.address();
     push.formats = state_.constants().formats();
@@ -432,19 +466,19 @@ lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t
 }
 
 lk_status VulkanCache::pack(const PackItem *items, uint32_t n_items) {
-    return run_jobs(pipelines_.pack(), items, n_items, gpu::extent_of(items, n_items));
+    return run_jobs(kPackKernel, items, n_items, gpu::extent_of(items, n_items));
 }
 
 lk_status VulkanCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
-    return run_jobs(pipelines_.dequantize(), items, n_items, {});
+    return run_jobs(kDequantizeKernel, items, n_items, {});
 }
 
 lk_status VulkanCache::move(const MoveItem *items, uint32_t n_items) {
-    return run_jobs(pipelines_.move(), items, n_items, {});
+    return run_jobs(kMoveKernel, items, n_items, {});
 }
 
 lk_status VulkanCache::shrink(const ShrinkItem *items, uint32_t n_items) {
-    return run_jobs(pipelines_.shrink(), items, n_items, {});
+    return run_jobs(kShrinkKernel, items, n_items, {});
 }
 
 lk_status VulkanCache::sum_queries(const QueryStatArgs &args) {
@@ -452,12 +486,14 @@ lk_status VulkanCache::sum_queries(const QueryStatArgs &args) {
     QueryStatsPush push{};
     CallTensor tensor = {
         &args.q, state_.shape().n_tokens, layer.n_query_heads, layer.head_dim, false, &push.q};
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    LK_TRY(pipelines_.fixed(kSumQueriesKernel, &pipeline));
     LK_TRY(sum_tensors_.stage(&tensor, 1));
     push.key_scales = state_.constants().layer(args.layer_index).key_scales;
     push.head_dim = layer.head_dim;
     push.group_size = layer.n_query_heads / layer.n_kv_heads;
     return run({}, [&](const Recorder &recorder) {
-        recorder.bind(pipelines_.sum_queries());
+        recorder.bind(pipeline);
         for (uint32_t r = 0; r < args.n_runs; ++r)
             record_sums(recorder, args.runs[r], push);
         return LK_OK;
@@ -483,13 +519,15 @@ void VulkanCache::record_sums(const Recorder &recorder, const QueryStatRun &run,
 
 lk_status VulkanCache::add_stats(const StatItem *items, uint32_t n_items) {
     constexpr uint32_t kMostTiles = 1024;  // workgroups that take the channels of an item in turn
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    LK_TRY(pipelines_.fixed(kAddStatsKernel, &pipeline));
     return run({}, [&](const Recorder &recorder) {
         return jobs_.run(layout_, items, n_items, [&](const StatItem *added, uint32_t n) {
             const AddQueryStatsPush push = {jobs_.address(), n, 0};
             const uint64_t n_tiles =
                 ceil_div(uint64_t{gpu::most_channels(added, n)}, LK_QUERY_STATS_THREADS);
             recorder.barrier();
-            recorder.bind(pipelines_.add_stats());
+            recorder.bind(pipeline);
             recorder.push(push);
             recorder.dispatch(static_cast<uint32_t>(std::min<uint64_t>(n_tiles, kMostTiles)), n);
             recorder.barrier();

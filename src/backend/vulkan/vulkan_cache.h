@@ -62,10 +62,14 @@ class VulkanCache final : public CacheDevice {
     template <class Record>
     lk_status run(const Semaphores &semaphores, const Record &record);
     template <class Item>
-    lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
+    lk_status run_jobs(FixedKernel kernel, const Item *items, uint32_t n_items,
                        const gpu::PackExtent &extent);
     void record_sums(const Recorder &recorder, const QueryStatRun &run, QueryStatsPush push) const;
-    void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
+    void record_append(const Recorder &recorder, VkPipeline pipeline, const AppendArgs &args,
+                       AppendPush push) const;
+    bool is_decoded(uint32_t layer) const;  // in this step
+    bool want_decode(uint32_t layer);
+    lk_status make_attend_pipelines();
     // tensors: queries, outputs, LSEs.
     template <class Push>
     Push attend_push(uint32_t layer, const PushTensor *tensors) const;
@@ -73,7 +77,7 @@ class VulkanCache final : public CacheDevice {
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
     void record_slots(const Recorder &recorder, const AttendArgs &args,
-                      const SlotPipelines &pipelines, const PushTensor *tensors) const;
+                      const PushTensor *tensors) const;
     void record_attention_scores(const Recorder &recorder, const AttendArgs &args,
                                  const ChunkAttention &request,
                                  const AttentionScoresPipelines &pipelines,
