@@ -21,7 +21,7 @@ names_shared_layers = pytest.mark.skipif(
     reason='this transformers does not name the layers that share keys and values')
 NAMES = ['llama', 'llama-mha-64', 'qwen3', 'qwen2', 'mistral', 'gemma3', 'gemma2',
          pytest.param('gemma3n', marks=names_shared_layers)]
-HYBRIDS = ['qwen3.5', 'granite4-state-last', 'falcon-h1', 'lfm2', 'lfm3', 'olmo-hybrid', 'zamba2']
+HYBRIDS = ['qwen3.5', 'granite4-state-last', 'falcon-h1', 'lfm2', 'lfm3', 'olmo-hybrid', 'zamba', 'zamba2']
 
 
 def graph_cache(model, plan='kivi4', **options):
