@@ -226,6 +226,21 @@ std::string path_of(const char *name) {
     return std::string(folder ? folder : "/tmp") + "/" + name;
 }
 
+// Loads damaged states of one sequence as sequence 1.
+void check_damaged_states(Session &target, const std::vector<uint8_t> &one) {
+    for (size_t at :
+         {size_t{0}, size_t{13}, size_t{24}, size_t{33}, one.size() / 2, one.size() - 1}) {
+        std::vector<uint8_t> damaged = one;
+        damaged[at] ^= 0x40;
+        clear_log();
+        require(llama_state_seq_set_data(target.get(), damaged.data(), damaged.size(), 1) == 0,
+                "a damaged byte " + std::to_string(at) + " is found");
+    }
+    require(llama_state_seq_set_data(target.get(), one.data(), one.size() / 2, 1) == 0,
+            "half a state is refused");
+    require(llama_memory_seq_pos_max(target.memory(), 1) == -1, "nothing is left of it");
+}
+
 // A state goes on as the original does, bit for bit; a damaged one changes nothing else.
 void test_states(const Models &paths) {
     const Model model(paths.at(0));
@@ -270,27 +285,14 @@ void test_states(const Models &paths) {
         require(target.feed(0, 330, more) == goes_on, "from the file bit for bit");
         std::remove(file.c_str());
 
-        for (size_t at :
-             {size_t{0}, size_t{13}, size_t{24}, size_t{33}, one.size() / 2, one.size() - 1}) {
-            std::vector<uint8_t> damaged = one;
-            damaged[at] ^= 0x40;
-            clear_log();
-            require(
-                llama_state_seq_set_data(target.get(), damaged.data(), damaged.size(), 1) == 0 ||
-                    (at >= 4 && at < 8),  // llama.cpp's own number of the sequence
-                "a damaged byte " + std::to_string(at) + " is found");
-        }
-        require(llama_state_seq_set_data(target.get(), one.data(), one.size() / 2, 1) == 0,
-                "half a state is refused");
-        require(llama_memory_seq_pos_max(target.memory(), 1) == -1, "nothing is left of it");
+        check_damaged_states(target, one);
         require(llama_memory_seq_rm(target.memory(), 0, 330, -1), "the other sequence is there");
         require(target.feed(0, 330, more) == goes_on, "and unchanged");
     }
 }
 
 // What the host may request and lowkey does not do: a sentence, a failed batch, and no harm.
-void test_requests(const Models &paths) {
-    const Model model(paths.at(0));
+void check_refused_requests(const Model &model) {
     const Text text = random_text(9, 100, model.n_vocab());
     Options options;
     options.plan = "fp16";
@@ -315,8 +317,11 @@ void test_requests(const Models &paths) {
     require(session.decode({{1, 0, {5}, false}, {2, 3, {5}, true}}) != 0, "gaps fail");
     plain.feed(0, 0, text);
     require_close(session.feed(0, 100, {7}), plain.feed(0, 100, {7}), 0, "nothing was harmed");
+}
 
-    // A budget that ends in the middle: the batch fails, what was there goes on.
+// A budget that ends in the middle: the batch fails, what was there goes on.
+void check_full_budget(const Model &model) {
+    Options options;
     options.plan = "kivi4";
     options.n_ctx = 8192;
     options.n_ubatch = 64;
@@ -325,7 +330,6 @@ void test_requests(const Models &paths) {
     Session small(model, options);
     llama_pos at = 0;
     int result = 0;
-    Text fed;
     for (; result == 0 && at < 8192 - 64; at += 64) {
         const Text piece = random_text(at + 100, 64, model.n_vocab());
         std::vector<Token> tokens;
@@ -352,6 +356,12 @@ void test_requests(const Models &paths) {
     require(llama_memory_seq_rm(small.memory(), 0, n_left - 500, -1) &&
                 small.decode({{1, n_left - 500, {0}, true}}) == 0,
             "and the sequence goes on from them");
+}
+
+void test_requests(const Models &paths) {
+    const Model model(paths.at(0));
+    check_refused_requests(model);
+    check_full_budget(model);
 }
 
 // Writes plan kivi4 for a model of so many layers of the random llama's shape; returns the path.
