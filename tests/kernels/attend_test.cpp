@@ -42,50 +42,41 @@ class Paths {
     }
     // How many paths failed.
     int check(const Case &c) {
-        const Scene scene(c);
+        Scene scene(c);
         Outputs expected;
         std::string message;
         if (!run_scene(scene, reference_.device(), &expected, &message))
             return report(c, "reference", message);
         int failures = 0;
+        std::vector<Outputs> clean(fast_.size());
         for (size_t i = 0; i < fast_.size(); i += 2) {
-            Outputs one, three;
             message = "";
-            if (run_scene(scene, fast_[i]->device(), &one, &message) &&
-                run_scene(scene, fast_[i + 1]->device(), &three, &message))
-                message = !(one == three) ? "1 and 3 threads differ" : scene.compare(one, expected);
+            if (run_scene(scene, fast_[i]->device(), &clean[i], &message) &&
+                run_scene(scene, fast_[i + 1]->device(), &clean[i + 1], &message))
+                message = !(clean[i] == clean[i + 1]) ? "1 and 3 threads differ"
+                                                      : scene.compare(clean[i], expected);
             if (!message.empty())
                 failures += report(c, kPaths[i / 2].name, message);
         }
-        return failures + check_spoiled(c, scene, expected);
+        scene.spoil_queries();
+        failures += check_spoiled(scene, "reference", reference_.device(), expected);
+        for (size_t i = 0; i < fast_.size(); i += 2)
+            failures += check_spoiled(scene, kPaths[i / 2].name, fast_[i + 1]->device(), clean[i]);
+        return failures;
     }
 
   private:
-    // The reference and the paths answer NaN for spoiled queries, and to all others what they
-    // answer without these, bit for bit.
-    int check_spoiled(const Case &c, const Scene &scene, const Outputs &expected) {
-        Scene spoiled(c);
-        spoiled.spoil_queries();
-        int failures = check_spoiled(c, spoiled, "reference", reference_.device(), expected);
-        for (size_t i = 0; i < fast_.size(); i += 2) {
-            Outputs clean;
-            std::string message;
-            failures +=
-                run_scene(scene, fast_[i]->device(), &clean, &message)
-                    ? check_spoiled(c, spoiled, kPaths[i / 2].name, fast_[i + 1]->device(), clean)
-                    : report(c, kPaths[i / 2].name, message);
-        }
-        return failures;
-    }
-    static int check_spoiled(const Case &c, const Scene &spoiled, const char *path,
-                             const Device &device, const Outputs &clean) {
+    // A path answers NaN for spoiled queries, and to all others what it answers without these, bit
+    // for bit.
+    static int check_spoiled(const Scene &spoiled, const char *path, const Device &device,
+                             const Outputs &clean) {
         Outputs found;
         std::string message;
         if (run_scene(spoiled, device, &found, &message))
             message = spoiled.restore_spoiled(clean, &found);
         if (message.empty() && !(found == clean))
             message = "a spoiled query changes the rows of others";
-        return message.empty() ? 0 : report(c, path, message);
+        return message.empty() ? 0 : report(spoiled.parameters(), path, message);
     }
     static int report(const Case &c, const char *path, const std::string &message) {
         print_error("%s: %s\n  %s\n", path, message.c_str(), describe(c).c_str());

@@ -22,7 +22,7 @@ class Comparison {
   private:
     struct Expectation;
     // Empty, or what is wrong.
-    std::string run(const Expectation &expectation);
+    std::string run(Expectation &expectation);
 
     Device device_;
     TensorCoreBound::Closeness most_{};

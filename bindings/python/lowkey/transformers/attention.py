@@ -60,7 +60,8 @@ def _attend_latent(module: Any, held: tuple[LowkeyCache, int, torch.Tensor], que
     to_keys, to_values = weight.detach().view(query.shape[1], nope + width, -1).split((nope, width), 1)
     absorbed = torch.cat((query[..., :nope] @ to_keys, query[..., nope:]), -1)
     out = cache._attend(layer, absorbed, latent, None, mask, options).transpose(1, 2)
-    return (out @ to_values.transpose(1, 2)).transpose(1, 2)
+    expanded: torch.Tensor = out @ to_values.transpose(1, 2)
+    return expanded.transpose(1, 2)
 
 
 # The cache that a pass was announced to, until the model makes the pass's mask: a mask function gets no cache.
@@ -95,13 +96,13 @@ def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, v
     Returns [batch, n_tokens, n_query_heads, head_dim].
     """
     source, held = getattr(key, _TAG, None), _take_latent(module, key)
-    if source is None and held is None:
-        raise StateError('attention "lowkey" runs on a LowkeyCache: pass past_key_values=LowkeyCache(...), or run the '
-                         "model's own attention in `with cache.paused():`, or close the cache")
     if dropout:
         raise UnsupportedError(f'attention dropout is {dropout}: call model.eval()')
     if held is not None:
         return _attend_latent(module, held, query, attention_mask, dict(options, scaling=scaling)), None
+    if source is None:
+        raise StateError('attention "lowkey" runs on a LowkeyCache: pass past_key_values=LowkeyCache(...), or run the '
+                         "model's own attention in `with cache.paused():`, or close the cache")
     cache, layer = _cache_and_layer(module, source)
     if options.get('position_bias') is not None:
         raise UnsupportedError(f'layer {layer} adds a position bias to its logits')
