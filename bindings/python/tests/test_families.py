@@ -210,11 +210,6 @@ def test_another_batch_is_refused(name):
     assert_like_hosts(model, got, ids[:, :20], ids[:, 20:], n_last=10)
 
 
-def test_states_are_in_no_graph():
-    with pytest.raises(lowkey.UnsupportedError, match='graph=True runs some passes twice.*states of lfm2'):
-        LowkeyCache(make_model('lfm2'), 'fp16', '64MiB', graph=True)
-
-
 def test_layers_of_a_model():
     model = layers_of(make_model('nemotron-h').config)
     assert (model.n_layers, model.attention, model.states, model.recurrent) == (6, (2, 5), {0: 1, 4: 1}, True)

@@ -21,6 +21,7 @@ names_shared_layers = pytest.mark.skipif(
     reason='this transformers does not name the layers that share keys and values')
 NAMES = ['llama', 'llama-mha-64', 'qwen3', 'qwen2', 'mistral', 'gemma3', 'gemma2',
          pytest.param('gemma3n', marks=names_shared_layers)]
+HYBRIDS = ['qwen3.5', 'granite4-state-last', 'falcon-h1', 'lfm2', 'lfm3', 'olmo-hybrid', 'zamba', 'zamba2']
 
 
 def graph_cache(model, plan='kivi4', **options):
@@ -101,7 +102,7 @@ def test_the_forward_pass_is_restored():
 
 
 @needs_gpu
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', [*NAMES, *HYBRIDS])
 def test_graphs_give_the_same_logits(name):
     """Across pages and beyond sliding windows, for two prompts."""
     model, ids = make_model(name, 'cuda'), tokens(2, 2, 300, device='cuda')
@@ -115,7 +116,7 @@ def test_graphs_give_the_same_logits(name):
 
 
 @needs_gpu
-@pytest.mark.parametrize('name', ['llama', 'gemma3'])
+@pytest.mark.parametrize('name', ['llama', 'gemma3', 'qwen3.5', 'granite4-state-last', 'lfm2'])
 def test_generate(name):
     """Greedy, a padded batch, beams, and another batch after reset(), each as without a graph."""
     model, ids, mask = make_model(name, 'cuda'), tokens(3, 2, 40, device='cuda'), torch.ones(2, 40, dtype=torch.long)
@@ -133,9 +134,11 @@ def test_generate(name):
 
 
 @needs_gpu
-def test_rollback_and_copies():
+@pytest.mark.parametrize('name', ['qwen3', 'qwen3.5', 'granite4-state-last', 'lfm2'])
+@pytest.mark.parametrize('batch', [1, 2])
+def test_rollback_and_copies(name, batch):
     """crop() and deepcopy() between replays; a copy runs from the same graphs."""
-    model, ids = make_model('qwen3', 'cuda'), tokens(4, 1, 200, device='cuda')
+    model, ids = make_model(name, 'cuda'), tokens(4, batch, 200, device='cuda')
     with plain_cache(model) as cache:
         want = decode(model, cache, ids, 150)
     with graph_cache(model) as cache:
@@ -145,7 +148,7 @@ def test_rollback_and_copies():
             for each in (fork, cache):
                 got = follow(model, each, ids, 160)
                 torch.testing.assert_close(got, want[:, 10:], rtol=1e-3, atol=1e-3 * want.abs().max().item())
-            assert len(graphs_of(fork)) == 1 and fork.lengths == cache.lengths == [200]
+            assert len(graphs_of(fork)) == 1 and fork.lengths == cache.lengths == [200] * batch
 
 
 @needs_gpu

@@ -75,9 +75,6 @@ class LowkeyCache(HostCache):
             raise ArgumentError('graph=True captures forward passes: give LowkeyCache the model in place of its '
                                 'configuration')
         self.geometry, self.model_layers = geometry_of(config, scale=scale, sink_logits=sink_logits), layers_of(config)
-        if graph and self.model_layers.states:
-            raise UnsupportedError(f'graph=True runs some passes twice and keeps one of them, and the states of '
-                                   f'{self.model_layers.kind} would change twice: leave graph out')
         store = Store(as_plan(plan, self.geometry), budget, self.geometry, max_sequences, max_step_tokens,
                       state_versions, state_interval)
         store.context, store.own_context = context, context is None
@@ -358,7 +355,7 @@ class LowkeyCache(HostCache):
     # A layer with states reads them first of all, and some kernels write to what they read.
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        if self._states.is_touched(layer_idx):  # another pass, which was not announced
+        if self._states.is_touched(layer_idx) and not self._in_graph:  # another pass, which was not announced
             self._drop_step()
         self._touch(layer_idx)
         return super().get_conv_state(layer_idx, state_idx)
@@ -393,7 +390,7 @@ class LowkeyCache(HostCache):
         self._states.touch(layer)
         assert self._batch is not None
         # The states of one token are changed in place, and no call says when: the next pass commits this one.
-        if self._batch.n_columns == 1 and self._batch.attended and self._states.all_touched:
+        if not self._in_graph and self._batch.n_columns == 1 and self._batch.attended and self._states.all_touched:
             self._batch.is_done = True
 
     def _updated(self, layer: int, is_recurrent: bool) -> None:
@@ -405,6 +402,8 @@ class LowkeyCache(HostCache):
 
     def _announce(self, n_columns: int) -> None:
         """A pass of n_columns columns is about to begin."""
+        if self._in_graph:
+            return
         self.model_layers.check_pass(n_columns, self.n_columns)
         if self._states:
             self._drop_step()
@@ -545,7 +544,8 @@ class LowkeyCache(HostCache):
         if self._states:
             indices = iter(range(len(chosen)))
             self._states.hold(step, self._store.places_on(device), self._store.states,
-                              [next(indices) if n else None for n in counts], self._columns == 0)
+                              [next(indices) if n else None for n in counts], self._columns == 0,
+                              self._graphs is not None)
 
     def _new_tokens(self, mask: torch.Tensor | None, batch: int, n_tokens: int) -> torch.Tensor | None:
         """[batch, n_tokens] which of the new columns are tokens; None = all."""

@@ -113,6 +113,8 @@ class DecodeGraphs:
             return None
         if torch.is_grad_enabled() or not _shows_all(cache, given.get('attention_mask'), len(ids)):
             return None
+        if cache._states and (cache._states.is_recording or not cache.n_columns):
+            return None  # states that are recorded, or begin, are no longer the same tensors
         inputs = {name: x for name, x in given.items()
                   if x is not None and name not in ('attention_mask', 'past_key_values')}
         reason = None

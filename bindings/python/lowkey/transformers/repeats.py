@@ -61,7 +61,7 @@ class Repeats:
 
     def begin(self) -> None:
         """A step of the forward pass that runs begins."""
-        self._given, self._heard = self._heard, None
+        self._given = self._heard
 
     def add(self, first: int, n_columns: int) -> None:
         """The first n_columns of the open step were committed, after so many others."""

@@ -38,6 +38,7 @@ class Places:
     def __init__(self, device: torch.device):
         self._device = device
         self._views: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+        self._copies: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
 
     def view(self, step: Step, index: int, number: int, state: StateTensor) -> torch.Tensor:
         """The state of the sequence at an index of the step."""
@@ -46,6 +47,19 @@ class Places:
         if found is None:
             found = self._views[key] = _view(step.state(index, number), state, self._device)
         return found.detach()  # a pass with gradients leaves no history in the other
+
+    def copy(self, number: int, state: StateTensor, views: list[torch.Tensor], stays: bool) -> torch.Tensor:
+        """A copy of a state of several prompts. One that stays has its memory for each size of a batch, for graphs."""
+        if not stays:
+            return torch.stack(views)
+        key = len(views), number, state.dtype
+        if key not in self._copies:
+            with torch.inference_mode(False):
+                self._copies[key] = torch.empty(len(views), *state.shape, dtype=state.dtype, device=self._device)
+        found = self._copies[key].detach()
+        for row, view in zip(found, views):
+            row.copy_(view)
+        return found
 
 
 class States:
@@ -72,19 +86,20 @@ class States:
     # Passes.
 
     def hold(self, step: Step, places: Places, states: list[StateTensor], indices: list[int | None],
-             is_first: bool) -> None:
+             is_first: bool, stays: bool) -> None:
         """Give the layers the states before a pass.
 
         states    of a sequence
         indices   of each prompt in the step; None = it has no tokens in this pass
         is_first  whether no pass was before this one
+        stays     whether graphs may hold the memory of the tensors
         """
         self.release()
         for number, state in enumerate(states):
             own = [None if i is None else places.view(step, i, number, state) for i in indices]
             first = next(view for view in own if view is not None)
-            tensor = first[None] if len(own) == 1 else torch.stack(
-                [torch.zeros_like(first) if view is None else view for view in own])
+            tensor = first[None] if len(own) == 1 else places.copy(
+                number, state, [torch.zeros_like(first) if view is None else view for view in own], stays)
             self._held.append((state, tensor, own))
             self._layers[state.layer].hold(tensor, state.is_recurrent, not is_first)
 
