@@ -18,7 +18,7 @@ namespace cuda {
 constexpr int kShareStrips =
     (kMostKeyStrips + kKeyShares - 1) / kKeyShares;        // of a warp's share of the channels
 constexpr int kOwnStrips = kMostValueStrips / kRowsWarps;  // of the output of a warp
-static_assert(kShareStrips * kKeyShares >= kMostKeyStrips, "shares are equal");
+static_assert(kShareStrips * kKeyShares >= kMostKeyStrips, "shares hold all strips");
 
 constexpr int kColumnTiles = kRowsColumns / 16;
 constexpr uint32_t kColumnThreads = kRowsThreads / kRowsColumns;  // of a column
