@@ -192,6 +192,16 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
 
+// Attention of layers whose values are channels of their keys or of another dim, for any number of
+// query columns (is_uneven() of cuda/types.h). page_bytes: of the layer's largest packed block, its
+// K page and V page together; what shared memory does not hold is read where it lies, which is
+// slower.
+cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream);
+// As tile_splits(), tile_partial_floats() and tile_fits().
+uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms);
+uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms);
+cudaError_t rows_fit(const LayerArg &layer);
+
 // Attention of a step whose sequences have more new tokens than drafts have, which no graph
 // captures: pages are dequantized once for all query columns, in passes of so many as slots hold.
 struct LongStep {

@@ -60,11 +60,23 @@ struct LayerArg {
     const float *key_centers;
     const float *key_scales;
     const float *key_inverses;
-    float query_limit;  // a query with a larger element, an infinity or a NaN has NaN for its rows
+    float query_limit;   // a query with a larger element, an infinity or a NaN has NaN for its rows
+    uint32_t value_dim;  // of values and outputs
+    uint32_t is_latent;  // values are the first value_dim channels of the keys
     uint32_t reserved;
 };
 
-// FP16 of a layer's new tokens, each [n_kv_heads][n_tokens][head_dim].
+// Channels of stored keys or values: a latent layer stores no values.
+LK_BOTH uint32_t stored_dim(const LayerArg &layer, bool is_value) {
+    return !is_value ? layer.head_dim : layer.is_latent ? 0 : layer.value_dim;
+}
+// Do values come from elsewhere, or in another dim, than attention of most layers has them?
+LK_BOTH bool is_uneven(const LayerArg &layer) {
+    return layer.is_latent || layer.value_dim != layer.head_dim;
+}
+
+// FP16 of a layer's new tokens: keys [n_kv_heads][n_tokens][head_dim], and values
+// [n_kv_heads][n_tokens][value_dim], which a latent layer has none of.
 struct StagingArg {
     uint16_t *k;
     uint16_t *v;

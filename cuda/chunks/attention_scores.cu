@@ -10,6 +10,7 @@
 #include "cuda/dequantize.cuh"
 #include "cuda/fragment.cuh"
 #include "cuda/launch.h"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/tensor.cuh"
 
 namespace lk {
@@ -320,8 +321,11 @@ cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_
         const uint32_t n =
             n_work_tiles - first < args.max_work_tiles ? n_work_tiles - first : args.max_work_tiles;
         const uint32_t n_blocks = wanted < kMaxPartialBlocks ? wanted : kMaxPartialBlocks;
-        weigh_chunks<<<dim3(n_blocks, n), kPartialWarps * kWarp, shared_bytes, stream>>>(args,
-                                                                                         first);
+        const cudaError_t launched =
+            launch_kernel(weigh_chunks, dim3(n_blocks, n), kPartialWarps * kWarp, shared_bytes,
+                          stream, args, first);
+        if (launched != cudaSuccess)
+            return launched;
         total_columns<<<dim3(kAttentionScoreColumns / kTotalColumns, n),
                         kTotalColumns * kTotalShares, 0, stream>>>(args);
         add_scores<<<(args.n_chunks + kScoreWarps - 1) / kScoreWarps, kScoreWarps * kWarp, 0,

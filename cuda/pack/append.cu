@@ -40,9 +40,9 @@ struct Share {
     uint32_t step;
     bool exists;
 
-    __device__ explicit Share(const AppendKernelArgs &args) {
+    __device__ Share(const AppendKernelArgs &args, bool is_value) {
         const LayerArg &layer = args.tokens.layer;
-        const uint32_t head_chunks = layer.head_dim / kChunk;
+        const uint32_t head_chunks = stored_dim(layer, is_value) / kChunk;
         const uint32_t chunk = blockIdx.y * args.block_chunks + threadIdx.x % args.block_chunks;
         at = {chunk / head_chunks, chunk % head_chunks * kChunk};
         first = threadIdx.x / args.block_chunks;
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kAppendThreads, 6)
     const bool is_value = blockIdx.z;
     const TokenRun run = args.run(blockIdx.x);
     const StepHeader header = *tokens.step.header;
-    const Share share(args);
+    const Share share(args, is_value);
     const ChunkReader reader(tokens, share.at, is_value, run.first);
     const uint32_t end = share.exists ? run.n : 0;
     RawChunk raw[kBatch];
@@ -191,10 +191,12 @@ bool begins_at_vectors(const TensorArg &tensor) {
 
 cudaError_t launch(AppendKernelArgs *args, uint32_t n_runs, cudaStream_t stream) {
     const LayerArg &layer = args->tokens.layer;
-    const uint32_t n_chunks = layer.n_kv_heads * (layer.head_dim / kChunk);
+    const uint32_t most_channels = std::max(layer.head_dim, stored_dim(layer, true));
+    const uint32_t n_chunks = layer.n_kv_heads * (most_channels / kChunk);
     args->block_chunks = std::min(n_chunks, kAppendThreads);
     args->token_step = kAppendThreads / args->block_chunks;
-    const dim3 grid(n_runs, (n_chunks + args->block_chunks - 1) / args->block_chunks, 2);
+    const dim3 grid(n_runs, (n_chunks + args->block_chunks - 1) / args->block_chunks,
+                    layer.is_latent ? 1 : 2);
     append_kernel<<<grid, kAppendThreads, 0, stream>>>(*args);
     return cudaGetLastError();
 }

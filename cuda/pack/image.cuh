@@ -147,28 +147,32 @@ class SlotsReader {
     uint32_t token_offsets_[4];  // of the lane's registers; for values, of the lower number of each
 };
 
-constexpr uint32_t kWarpTiles = 8;  // that a warp holds at once
+constexpr uint32_t kWarpTiles = 8;      // that a warp holds at once
+constexpr uint32_t kMostWarpTiles = 9;  // the same of pages of more than 512 channels
 
 // Put the tiles of a reader into their slots, over the image: tiles at 16 bits,
-// [strip][tile][lane]. The thread block has a warp for every kWarpTiles tiles.
+// [strip][tile][lane]. The warps of the thread block hold all tiles at once.
 template <typename Reader>
 __device__ inline void arrange_slots(const Reader &reader, const FormatInfo &c, uint4 *slots) {
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t first = threadIdx.x / kWarp * kWarpTiles;
     const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
     const uint32_t n_tiles = c.head_dim / LK_STRIP_CHANNELS * page_tiles;
+    const uint32_t warp_tiles =
+        n_tiles <= blockDim.x / kWarp * kWarpTiles ? kWarpTiles : kMostWarpTiles;
+    const uint32_t first = threadIdx.x / kWarp * warp_tiles;
+    const uint32_t end = min(first + warp_tiles, n_tiles);
     const uint32_t tile_mask = page_tiles - 1;  // a power of two less one
     const uint32_t tile_bits = __popc(tile_mask);
-    uint32_t registers[kWarpTiles][4];
+    uint32_t registers[kMostWarpTiles][4];
 #pragma unroll
-    for (uint32_t i = 0; i < kWarpTiles; ++i)
-        if (first + i < n_tiles)
-            reader.load((first + i) >> tile_bits, i & tile_mask, registers[i]);
+    for (uint32_t i = 0; i < kMostWarpTiles; ++i)
+        if (first + i < end)
+            reader.load((first + i) >> tile_bits, (first + i) & tile_mask, registers[i]);
     __syncthreads();
     uint4 *to = slots + first * LK_LANES + lane;
 #pragma unroll
-    for (uint32_t i = 0; i < kWarpTiles; ++i)
-        if (first + i < n_tiles)
+    for (uint32_t i = 0; i < kMostWarpTiles; ++i)
+        if (first + i < end)
             to[i * LK_LANES] =
                 make_uint4(registers[i][0], registers[i][1], registers[i][2], registers[i][3]);
     __syncthreads();

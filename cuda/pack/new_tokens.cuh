@@ -226,7 +226,8 @@ __device__ inline uint16_t *staged_chunk(const NewTokens &tokens, bool is_value,
     if (!staging.k)
         return nullptr;
     const uint64_t row = uint64_t{at.head} * staging.n_tokens + token;
-    return (is_value ? staging.v : staging.k) + row * tokens.layer.head_dim + at.channel;
+    return (is_value ? staging.v : staging.k) + row * stored_dim(tokens.layer, is_value) +
+           at.channel;
 }
 __device__ inline void store_chunk(uint16_t *to, const Chunk &chunk) {
     *reinterpret_cast<uint4 *>(to) = chunk.vector();

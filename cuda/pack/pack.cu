@@ -148,9 +148,10 @@ cudaError_t launch_append_pages(const AppendPages &pages, cudaStream_t stream) {
     if (!pages.n_blocks)
         return cudaSuccess;
     const LayerArg &layer = pages.tokens.layer;
-    const dim3 grid(pages.n_blocks * layer.n_kv_heads, 2);
+    const dim3 grid(pages.n_blocks * layer.n_kv_heads, layer.is_latent ? 1 : 2);
+    const uint32_t value_dim = stored_dim(layer, true);
     return launch({pages.tokens.step.formats, nullptr, pages, pages.page_tokens, pages.n_entries},
-                  grid, layer.head_dim, stream);
+                  grid, layer.head_dim > value_dim ? layer.head_dim : value_dim, stream);
 }
 
 }  // namespace cuda

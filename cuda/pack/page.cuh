@@ -34,17 +34,21 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens, uint32_t n_ent
     Space space;
     space.groups = space.scores = 2 * page_tokens * image_row_values(head_dim);
     space.boosted = space.scores + 4 * head_dim;
-    space.slot_offsets = space.boosted + LK_MAX_PLAIN_DIM / 8;
+    space.slot_offsets = space.boosted + LK_MAX_HEAD_DIM / 8;
     const uint32_t slots_end = space.slot_offsets + 2 * head_dim;
     const uint32_t groups_end = space.groups + n_entries * static_cast<uint32_t>(sizeof(Group));
     space.end = slots_end > groups_end ? slots_end : groups_end;
     return space;
 }
-// Threads of a thread block: a warp for every kWarpTiles tiles.
+// Threads of a thread block: a warp for every kWarpTiles tiles, or as many as there can be.
 constexpr uint32_t pack_threads(uint32_t head_dim, uint32_t page_tokens) {
     const uint32_t n_tiles = head_dim * page_tokens / (LK_STRIP_CHANNELS * LK_TILE_TOKENS);
-    return (n_tiles + kWarpTiles - 1) / kWarpTiles * kWarp;
+    const uint32_t n_threads = (n_tiles + kWarpTiles - 1) / kWarpTiles * kWarp;
+    return n_threads < kPackThreads ? n_threads : kPackThreads;
 }
+static_assert(kPackThreads / kWarp * kMostWarpTiles * kTileValues >=
+                  LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS,
+              "the warps of a thread block hold the largest page");
 
 // The thread block's page format, in shared memory.
 __device__ inline void load_format(FormatInfo *c, const FormatInfo *format) {

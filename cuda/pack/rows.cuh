@@ -91,7 +91,7 @@ __device__ inline uint32_t take_numbers(const RowShare &share, RowCursor *cursor
 __device__ inline uint32_t take_rows(const NewTokens &tokens, uint32_t serial,
                                      const PageTokens &page, uint32_t first_token,
                                      uint32_t n_tokens, uint16_t *image) {
-    const uint32_t head_dim = tokens.layer.head_dim;
+    const uint32_t head_dim = stored_dim(tokens.layer, page.is_value);
     const uint32_t row_values = image_row_values(head_dim);
     const RowShare share(page, head_dim, n_tokens);
     const uint32_t first = page.first + first_token;

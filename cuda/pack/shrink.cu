@@ -12,10 +12,9 @@ namespace cuda {
 namespace {
 
 constexpr uint32_t kShrinkThreads = 256;
-// Vectors of 16 bytes that a thread writes: 512 channels of 128 tokens at 4 bits are 2048.
-constexpr uint32_t kMaxVectors =
-    LK_MAX_PLAIN_DIM * LK_MAX_PAGE_TOKENS * 4 / 8 / 16 / kShrinkThreads;
-static_assert(kMaxVectors * kShrinkThreads * 32 == LK_MAX_PLAIN_DIM * LK_MAX_PAGE_TOKENS,
+// Vectors of 16 bytes that a thread writes: 576 channels of 128 tokens at 4 bits are 2304.
+constexpr uint32_t kMaxVectors = LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS * 4 / 8 / 16 / kShrinkThreads;
+static_assert(kMaxVectors * kShrinkThreads * 32 == LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS,
               "the largest page is divided without a rest");
 
 template <uint32_t kBits>

@@ -236,10 +236,10 @@ __device__ inline void view_staged(const TileArgs &args, const Mask &mask, uint3
                                    EntryView *view) {
     const SequenceInfo &sequence = mask.sequence;
     const uint32_t first = index * kStagedTokens;
-    const uint64_t at =
-        (static_cast<uint64_t>(mask.kv_head) * args.staging.n_tokens + sequence.first_new + first) *
-        args.layer.head_dim;
-    const uint16_t *const from[2] = {args.staging.k + at, args.staging.v + at};
+    const uint64_t row =
+        static_cast<uint64_t>(mask.kv_head) * args.staging.n_tokens + sequence.first_new + first;
+    const uint16_t *const from[2] = {args.staging.k + row * args.layer.head_dim,
+                                     args.staging.v + row * stored_dim(args.layer, true)};
     for (uint32_t side = 0; side < 2; ++side) {
         view->pages[side].payload = reinterpret_cast<const uint8_t *>(from[side]);
         view->pages[side].source = Source::kStaged;

@@ -141,7 +141,7 @@ std::vector<Outcome> verify_all(const VerifyOptions &options) {
     std::vector<Outcome> outcomes;
     for (const Shape &shape : kShapes) {
         const double value_scale = largest_value(shape);
-        const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+        const llama::Geometry geometry = shape.geometry();
         for (const std::string &name : plans) {
             progress.step(name + ", head_dim " + std::to_string(shape.head_dim));
             const llama::PlanHandle plan = llama::make_preset(name, geometry);

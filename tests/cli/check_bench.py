@@ -23,6 +23,13 @@ def measured(*words: str) -> list[dict]:
     return rows
 
 
+def of_values(*words: str) -> None:
+    """Layers whose values have another dim than their keys, and latent ones, which have no bytes of values."""
+    shape = ('--kv-heads', '1', '--query-heads', '4', '--head-dim', '96', '--value-dim', '64', '--plans', 'fp16', *words)
+    wide, latent = measured(*shape)[0], measured(*shape, '--latent')[0]
+    expect(wide['cache_bytes'] * 96 == latent['cache_bytes'] * 160, 'keys and values, or keys alone')
+
+
 def mixed(*words: str) -> None:
     """Chunks with classes next to such that are all low, with pages of one class together and without."""
     rows = json.loads(run('bench', '--tokens', '1056', '--kv-heads', '1', '--query-heads', '2', '--head-dim', '32',
@@ -119,6 +126,7 @@ def on_cuda() -> None:
     expect({row['new_tokens'] for row in rows} == {1, 16}, 'a row for each count of new tokens')
     expect(all(row['graph_median_s'] > 0 for row in rows), 'graphs are timed too')
     measured('--device', 'cuda', '--pack', '--plans', 'kivi2,int8')
+    of_values('--device', 'cuda')
     mixed('--device', 'cuda', '--batch', '2')
     measured('--device', 'cuda', '--prefill', '--plans', 'fp16,kitty-pro')
     searching('--device', 'cuda')
@@ -163,6 +171,7 @@ def on_cpu() -> None:
     measured('--plans', 'fp16,kivi2')
     batches = measured('--plans', 'fp16', '--batch', '1,3', '--threads', '1')
     expect([row['batch'] for row in batches] == [1, 3], 'a row for each batch')
+    of_values('--threads', '1')
     mixed('--batch', '2', '--threads', '1')
     run('bench', '--mix', '60,30,20', code=2)
     run('bench', '--mix', '60,30,10', '--shrink', code=2)

@@ -61,6 +61,8 @@ void wide_heads_match_reference(void **) {
     comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
     comparison.finish();
 }
+void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
+void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
 void many_splits_match_reference(void **) { check_shapes(many_split_cases()); }
 void long_steps_match_reference(void **) { check_shapes(long_cases()); }
 
@@ -82,6 +84,8 @@ int main(int argc, char **argv) {
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
+        cmocka_unit_test(value_dims_match_reference),
+        cmocka_unit_test(latent_layers_match_reference),
         cmocka_unit_test(wide_items_match_reference),
         cmocka_unit_test(plain_f8_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),

@@ -126,7 +126,11 @@ void short_pages_match_reference(void **) { check_shapes(every_case(short_page_c
 void tensor_core_bound_can_fail(void **) {
     HostDevice reference(LK_CPU_REFERENCE_ONLY, 0), fast(0, 1);
     size_t n = 0;
-    for (const Case &c : covering_cases(Grid::kShort, 7)) {
+    std::vector<Case> cases = covering_cases(Grid::kShort, 7);
+    for (const std::vector<Case> &more : {value_dim_cases(), latent_cases()})
+        for (const Case &c : every_case(more, 9))
+            cases.push_back(c);
+    for (const Case &c : cases) {
         const Scene scene(c), absolute(c, SceneValues::kMagnitudes);
         Outputs expected, magnitudes, found;
         std::string message;

@@ -28,14 +28,12 @@ void widen(std::vector<float> *reach, const std::vector<float> &by) {
 }
 
 std::vector<float> staged_reach(const Scene &scene, const SceneSequence &sequence, uint32_t kv_head,
-                                const std::vector<uint16_t> &staged) {
-    const uint32_t head_dim = scene.parameters().head_dim;
-    std::vector<float> reach(head_dim);
+                                const std::vector<uint16_t> &staged, uint32_t dim) {
+    std::vector<float> reach(dim);
     const size_t first =
-        (static_cast<size_t>(kv_head) * scene.n_tokens() + sequence.first_new) * head_dim;
-    for (size_t i = 0; i < static_cast<size_t>(sequence.n_new) * head_dim; ++i)
-        reach[i % head_dim] =
-            std::max(reach[i % head_dim], std::fabs(half_to_float(staged[first + i])));
+        (static_cast<size_t>(kv_head) * scene.n_tokens() + sequence.first_new) * dim;
+    for (size_t i = 0; i < static_cast<size_t>(sequence.n_new) * dim; ++i)
+        reach[i % dim] = std::max(reach[i % dim], std::fabs(half_to_float(staged[first + i])));
     return reach;
 }
 
@@ -43,15 +41,20 @@ std::vector<float> staged_reach(const Scene &scene, const SceneSequence &sequenc
 
 TensorCoreBound::Reach TensorCoreBound::reach_of(const Scene &scene, const SceneSequence &sequence,
                                                  uint32_t kv_head) {
+    const Case &c = scene.parameters();
     Reach reach;
-    reach.values.resize(scene.parameters().head_dim);
+    reach.values.resize(c.output_dim());
+    // Values of a latent layer are the first channels of its keys.
     for (const SceneBlock &block : sequence.blocks) {
         reach.keys.push_back(block.pages[2 * kv_head].reach);
-        widen(&reach.values, block.pages[2 * kv_head + 1].reach);
+        widen(&reach.values, block.pages[2 * kv_head + (c.latent ? 0 : 1)].reach);
     }
     if (!sequence.is_draft()) {
-        reach.keys.push_back(staged_reach(scene, sequence, kv_head, scene.staged_keys()));
-        widen(&reach.values, staged_reach(scene, sequence, kv_head, scene.staged_values()));
+        reach.keys.push_back(
+            staged_reach(scene, sequence, kv_head, scene.staged_keys(), c.head_dim));
+        widen(&reach.values, c.latent ? reach.keys.back()
+                                      : staged_reach(scene, sequence, kv_head,
+                                                     scene.staged_values(), c.output_dim()));
     }
     return reach;
 }
@@ -125,10 +128,10 @@ TensorCoreBound::TensorCoreBound(const Scene &scene, const Outputs &reference,
             const double lse = c.has_lse ? static_cast<double>(std::fabs(reference.lse[at])) : 0;
             lses_.push_back(logit.most + kRounding + kExponent * lse);
             const auto n_keys = static_cast<double>(sequence.n_history + sequence.n_new);
-            for (uint32_t channel = 0; channel < c.head_dim; ++channel)
+            for (uint32_t channel = 0; channel < c.output_dim(); ++channel)
                 outputs_.push_back(
                     output_error(scene, logit, n_keys,
-                                 static_cast<double>(magnitudes.out[at * c.head_dim + channel]),
+                                 static_cast<double>(magnitudes.out[at * c.output_dim() + channel]),
                                  static_cast<double>(own.values[channel])));
         }
     }

@@ -153,6 +153,7 @@ class Scene {
     ScenePage make_page(uint16_t page_format, uint32_t used);
     void measure_page(uint32_t used, ScenePage *page);
     void make_absolute(uint32_t used, ScenePage *page) const;
+    ScenePage values_of_keys(uint32_t used, const ScenePage &keys) const;
     void make_queries();
     void make_staged();
     void store_query(size_t element, float f);
@@ -162,6 +163,7 @@ class Scene {
 
     Case case_;
     SceneValues values_;
+    bool derives_values_ = false;  // magnitudes of a latent layer, which are pages of their own
     uint64_t state_;
     std::vector<lk::PageFormat> formats_;
     std::vector<uint16_t> packed_formats_;

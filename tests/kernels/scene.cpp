@@ -83,6 +83,9 @@ Scene::Scene(const Case &c, SceneValues values)
     : case_(c), values_(values), state_(1469598103934665603ull) {
     for (const char letter : describe(c))
         state_ = (state_ ^ static_cast<uint8_t>(letter)) * 1099511628211ull;
+    derives_values_ = c.latent && values == SceneValues::kMagnitudes;
+    if (derives_values_)
+        case_.latent = 0;
     make_formats();
     sequences_.resize(c.n_sequences);
     for (uint32_t s = 0; s < c.n_sequences; ++s)
@@ -245,6 +248,26 @@ void Scene::make_absolute(uint32_t used, ScenePage *page) const {
               nullptr);
 }
 
+// The absolute values of a latent layer, a 16-bit page of the first channels of its keys.
+ScenePage Scene::values_of_keys(uint32_t used, const ScenePage &keys) const {
+    const PageFormat &from = formats_[keys.page_format];
+    const uint32_t tokens = from.layout.page_tokens;
+    std::vector<uint16_t> values(static_cast<size_t>(tokens) * case_.head_dim);
+    unpack_page(from.layout, keys.payload.data(), keys.metadata.data(), from.permutation, used,
+                values.data(), case_.head_dim);
+    for (uint16_t &value : values)
+        value &= 0x7FFF;
+    ScenePage page;
+    page.page_format = static_cast<uint16_t>(
+        (from.layout.is_raw() ? keys.page_format : uint16_t{kPageFormat}) + 1);
+    const PageLayout &to = formats_[page.page_format].layout;
+    page.payload.resize(payload_bytes(to));
+    pack_page(to, {OneBit::kRange, 1}, {values.data(), case_.head_dim}, nullptr,
+              page.payload.data(), nullptr);
+    page.reach.assign(keys.reach.begin(), keys.reach.begin() + to.head_dim);
+    return page;
+}
+
 void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used) {
     SceneBlock block;
     block.first_token = 0;
@@ -254,8 +277,9 @@ void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint3
     const auto index = static_cast<uint32_t>(sequence->blocks.size());
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head) {
         const uint16_t keys = key_format(index, head, tokens, packed);
-        for (const uint32_t side : {0u, 1u})
-            block.pages.push_back(make_page(static_cast<uint16_t>(keys + side), used));
+        block.pages.push_back(make_page(keys, used));
+        block.pages.push_back(derives_values_ ? values_of_keys(used, block.pages.back())
+                                              : make_page(static_cast<uint16_t>(keys + 1), used));
     }
     sequence->blocks.push_back(std::move(block));
 }
@@ -401,7 +425,7 @@ std::string Scene::restore_spoiled(const Outputs &expected, Outputs *outputs) co
 void Scene::make_staged() {
     const size_t n_rows = static_cast<size_t>(n_tokens_) * case_.n_kv_heads;
     const size_t n_keys = n_rows * case_.page_dim(Side::kKey);
-    const size_t n_values = n_rows * case_.page_dim(Side::kValue);
+    const size_t n_values = derives_values_ ? 0 : n_rows * case_.page_dim(Side::kValue);
     for (size_t i = 0; i < std::max(n_keys, n_values); ++i) {
         if (i < n_keys) {
             staged_keys_.push_back(random_f16(1.0));
@@ -416,6 +440,9 @@ void Scene::make_staged() {
             staged_values_.back() &= 0x7FFF;
         value_max_ = std::max(value_max_, std::fabs(half_to_float(staged_values_.back())));
     }
+    for (size_t i = 0; derives_values_ && i < n_keys; ++i)
+        if (i % case_.head_dim < case_.output_dim())
+            staged_values_.push_back(staged_keys_[i] & 0x7FFF);
 }
 
 std::string Scene::compare(const Outputs &fast, const Outputs &reference) const {

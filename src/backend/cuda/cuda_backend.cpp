@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "backend/cuda/cuda_cache.h"
-#include "backend/gpu/supports.h"
 #include "base/proc.h"
 #include "base/status.h"
 #include "cuda/launch.h"
@@ -101,9 +100,13 @@ class CudaBackend final : public Backend {
         if (capability.queue && capability.queue != LK_QUEUE_CUDA_STREAM)
             return fail(LK_E_UNSUPPORTED, "a CUDA context takes a CUDA stream, not queue kind %u",
                         capability.queue);
-        LK_TRY(check_values(traits(), capability));
+        LayerArg layer{};
+        layer.head_dim = capability.head_dim;
+        layer.value_dim = capability.value_dim ? capability.value_dim : capability.head_dim;
+        layer.is_latent = capability.is_latent;
         const DeviceScope scope(device_);
-        const cudaError_t error = tile_fits(capability.head_dim);
+        const cudaError_t error =
+            is_uneven(layer) ? rows_fit(layer) : tile_fits(capability.head_dim);
         if (error == cudaErrorInvalidConfiguration)
             return fail(LK_E_UNSUPPORTED,
                         "head_dim %u needs more shared memory than the device has",

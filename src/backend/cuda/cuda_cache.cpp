@@ -130,6 +130,10 @@ lk_status CudaCache::open_work() {
     uint64_t slots_bytes = 0;
     for (uint32_t l = 0; l < layout_.n_layers; ++l) {
         const uint32_t head_dim = layout_.layers[l].head_dim;
+        if (rules_.is_uneven(l)) {
+            floats = std::max(floats, rows_floats(layer_arg(l), n_sms_));
+            continue;
+        }
         floats = std::max(floats, tile_partial_floats(head_dim, n_sms_));
         if (layout_.max_step_tokens > kDraftTokens && long_has_instance(head_dim))
             slots_bytes = std::max(slots_bytes, long_slots_bytes(head_dim, n_sms_));
@@ -262,6 +266,8 @@ LayerArg CudaCache::layer_arg(uint32_t index) const {
     arg.key_scales = at<const float>(parameters.key_scales);
     arg.key_inverses = at<const float>(parameters.key_inverses);
     arg.query_limit = view.query_limit;
+    arg.value_dim = view.value_dim;
+    arg.is_latent = view.is_latent;
     return arg;
 }
 
@@ -292,7 +298,10 @@ lk_status CudaCache::attend(const AttendArgs &args) {
     const gpu::StepShape &shape = state_.shape();
     const bool is_short =
         !shape.is_staged && !shape.has_spans && rules_.takes(args.layer_index, shape.max_new);
-    lk_status status = checked(is_short ? decode(args) : prefill(args), "attending a layer");
+    const cudaError_t error = rules_.is_uneven(args.layer_index) ? attend_rows(args)
+                              : is_short                         ? decode(args)
+                                                                 : prefill(args);
+    lk_status status = checked(error, "attending a layer");
     for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
         status = checked(score_attention(args, args.chunk_attentions[i]), "scoring chunks");
     return status;
@@ -320,7 +329,7 @@ cudaError_t CudaCache::decode(const AttendArgs &args) {
     return launch_decode(decode, stream_);
 }
 
-cudaError_t CudaCache::prefill(const AttendArgs &args) {
+TileArgs CudaCache::tile_args(const AttendArgs &args) const {
     const gpu::StepShape &shape = state_.shape();
     TileArgs tile{};
     tile.step = view_;
@@ -336,10 +345,22 @@ cudaError_t CudaCache::prefill(const AttendArgs &args) {
     tile.n_tokens = shape.n_tokens;
     tile.max_new = shape.max_new;
     tile.partials = at<float>(partials_.address());
+    return tile;
+}
+
+cudaError_t CudaCache::prefill(const AttendArgs &args) {
+    TileArgs tile = tile_args(args);
     const bool is_long_step = is_long(args.layer_index);
     tile.n_splits = is_long_step ? long_splits(tile, n_sms_) : tile_splits(tile, n_sms_);
     return is_long_step ? launch_long(tile, long_step(args.layer_index), stream_)
                         : launch_tile(tile, stream_);
+}
+
+cudaError_t CudaCache::attend_rows(const AttendArgs &args) {
+    const uint32_t page_bytes = rules_.page_bytes(args.layer_index);
+    TileArgs tile = tile_args(args);
+    tile.n_splits = rows_splits(tile, page_bytes, n_sms_);
+    return launch_rows(tile, page_bytes, stream_);
 }
 
 // Graphs, which are replayed with longer sequences, have no step of more tokens than a draft.
@@ -347,7 +368,7 @@ bool CudaCache::is_long(uint32_t layer) const {
     const LayerView &view = layout_.layers[layer];
     const uint32_t max_new = state_.shape().max_new;
     const uint64_t n_columns = uint64_t{max_new} * (view.n_query_heads / view.n_kv_heads);
-    return max_new > kDraftTokens && long_has_instance(view.head_dim) &&
+    return max_new > kDraftTokens && !rules_.is_uneven(layer) && long_has_instance(view.head_dim) &&
            (rules_.is_raw(layer) || n_columns >= kLongColumns);
 }
 

@@ -63,6 +63,8 @@ class CudaCache final : public CacheDevice {
     StagingArg staging_arg(const Staging &staging) const;
     cudaError_t decode(const AttendArgs &args);
     cudaError_t prefill(const AttendArgs &args);
+    TileArgs tile_args(const AttendArgs &args) const;
+    cudaError_t attend_rows(const AttendArgs &args);
     bool is_long(uint32_t layer) const;
     bool must_stage(uint32_t layer) const;
     LongStep long_step(uint32_t layer) const;

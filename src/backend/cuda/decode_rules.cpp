@@ -22,6 +22,10 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
+uint32_t packed_bytes(const PageLayout &shape) {
+    return shape.is_raw() ? 0 : static_cast<uint32_t>(payload_bytes(shape) + metadata_bytes(shape));
+}
+
 // Native keys but for strips of 1 bit, which kernels of split-k columns read, too.
 bool is_native_with_bits(const FormatInfo &info) {
     FormatInfo wider = info;
@@ -114,6 +118,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.group = view.n_query_heads / view.n_kv_heads;
         layer.head_dim = view.head_dim;
         layer.is_raw = true;
+        layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
+        uint32_t page_bytes[2] = {};  // K, V
         PossibleKinds kinds;
         bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
@@ -125,6 +131,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add(key);
             kinds.add(value);
             layer.is_raw = layer.is_raw && key.layout.is_raw() && value.layout.is_raw();
+            page_bytes[0] = std::max(page_bytes[0], packed_bytes(key.layout));
+            page_bytes[1] = std::max(page_bytes[1], packed_bytes(value.layout));
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -135,13 +143,16 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             const PageFormat &format = layout.formats[more.formats[c]];
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
+            uint32_t &packed = page_bytes[format.layout.side == Side::kValue];
+            packed = std::max(packed, packed_bytes(format.layout));
             kinds.add(format);
             layer.is_raw = layer.is_raw && format.layout.is_raw();
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
         if (more.n_formats)
             kinds.add_more_formats();
-        layer.kind = differs ? kDecodeNone : kinds.fastest(view.head_dim);
+        layer.page_bytes = page_bytes[0] + page_bytes[1];
+        layer.kind = differs || layer.is_uneven ? kDecodeNone : kinds.fastest(view.head_dim);
         layer.is_narrow =
             layer.kind == kDecodePlain && kinds.narrow && has_narrow_wide_items(view.head_dim);
         const bool has_orders = kinds.permutes || (more.n_formats && kinds.shares_slots);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/vulkan/vulkan_backend.h"
 
-#include "backend/gpu/supports.h"
 #include "backend/vulkan/buffers.h"
 #include "backend/vulkan/cosine.h"
 #include "backend/vulkan/matrix_probe.h"
@@ -14,6 +13,19 @@ namespace lk {
 namespace vulkan {
 
 namespace {
+
+// LK_E_UNSUPPORTED where values are not as wide as keys, or are channels of them.
+lk_status check_values(const lk_capability &capability) {
+    if (capability.is_latent)
+        return fail(LK_E_UNSUPPORTED,
+                    "Vulkan has no kernels for latent layers: open a CPU or a CUDA context");
+    if (capability.value_dim && capability.value_dim != capability.head_dim)
+        return fail(LK_E_UNSUPPORTED,
+                    "Vulkan has no kernels for a value_dim of %u next to a head_dim of %u: open a "
+                    "CPU or a CUDA context",
+                    capability.value_dim, capability.head_dim);
+    return LK_OK;
+}
 
 class VulkanBackend final : public Backend, public HostBuffers, public PipelineStore {
   public:
@@ -52,7 +64,7 @@ class VulkanBackend final : public Backend, public HostBuffers, public PipelineS
         if (capability.queue == LK_QUEUE_VULKAN_RECORD && capability.memory == LK_MEMORY_HOST)
             return fail(LK_E_UNSUPPORTED,
                         "recorded work takes tensors in Vulkan buffers, not in host memory");
-        return check_values(traits(), capability);
+        return check_values(capability);
     }
 
     const BackendTraits &traits() const override {

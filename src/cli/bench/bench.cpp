@@ -56,8 +56,19 @@ Json to_json(const BenchOptions &options) {
             {"query_heads", options.shape.n_query_heads},
             {"kv_heads", options.shape.n_kv_heads},
             {"head_dim", options.shape.head_dim},
+            {"value_dim", options.shape.output_dim()},
+            {"latent", options.shape.is_latent},
             {"repeats", options.n_repeats},
             {"rows", Json::array()}};
+}
+
+std::string format_shape(const Shape &shape) {
+    std::string text = std::to_string(shape.n_query_heads) + " query heads, " +
+                       std::to_string(shape.n_kv_heads) + " KV heads, head_dim " +
+                       std::to_string(shape.head_dim);
+    if (shape.output_dim() != shape.head_dim || shape.is_latent)
+        text += ", value_dim " + std::to_string(shape.output_dim());
+    return text + (shape.is_latent ? ", latent" : "");
 }
 
 std::string format_percent(double share) { return format_fixed(100 * share, 0) + " %"; }
@@ -120,6 +131,10 @@ void add_shape(CLI::App &command, BenchOptions &options) {
         ->capture_default_str();
     command.add_option("--head-dim", options.shape.head_dim, "channels of a head")
         ->capture_default_str();
+    command.add_option("--value-dim", options.shape.value_dim,
+                       "channels of a head's values, where they are others than those of its keys");
+    command.add_flag("--latent", options.shape.is_latent,
+                     "values are the first --value-dim channels of the keys (MLA)");
 }
 
 void check_mix(const BenchOptions &options) {
@@ -146,6 +161,8 @@ constexpr char kFooter[] =
     "  lowkey bench --search --chunks 4096 --channels 768\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
     "  lowkey bench --device cuda --mix 60,30,10 --tokens 131072\n"
+    "  lowkey bench --device cuda --query-heads 128 --kv-heads 1 --head-dim 576 --value-dim 512 "
+    "--latent\n"
     "  lowkey bench --snapshot /var/tmp --tokens 262144 --repeats 5\n"
     "  lowkey bench --bindings=rust,python\n"
     "Of a plan of many layers, as lowkey plan auto writes it, each distinct layer is timed once;\n"

@@ -86,6 +86,8 @@ struct BenchRow {
 Json to_json(const BenchRow &row, const std::string &copy_name);
 Json to_json(const BenchOptions &options);
 std::string format_percent(double share);
+// "32 query heads, 8 KV heads, head_dim 128".
+std::string format_shape(const Shape &shape);
 std::string format_speedup(double speedup);
 // "1.23..1.45" of a time in units of 1 / per_second seconds.
 std::string format_quartiles(const Timing &time, double per_second, int digits);

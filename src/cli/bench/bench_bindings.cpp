@@ -127,7 +127,7 @@ class Workshop {
 // The same calls as the bindings' programs make.
 CallRow time_c(std::uint32_t n_steps) {
     const Shape shape = {1, 1, 32};
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const llama::Geometry geometry = shape.geometry();
     const llama::ContextHandle context = llama::open_context(LK_BACKEND_CPU, 0, 1, 0);
     const llama::PlanHandle plan = llama::make_preset("fp16", geometry);
     llama::HostSpace space;

@@ -231,10 +231,8 @@ Json to_json(const std::vector<BenchRow> &rows, const BenchOptions &options) {
 }
 
 void print_table(const std::vector<BenchRow> &rows, const BenchOptions &options) {
-    std::printf(
-        "decode attention of one layer: %u query heads, %u KV heads, head_dim %u, %s caches\n\n",
-        options.shape.n_query_heads, options.shape.n_kv_heads, options.shape.head_dim,
-        options.warm ? "warm" : "cold");
+    std::printf("decode attention of one layer: %s, %s caches\n\n",
+                format_shape(options.shape).c_str(), options.warm ? "warm" : "cold");
     Table table({"plan", "threads", "batch", "tokens", "ms", "quartiles", "tokens/s", "KV bytes",
                  "GB/s", "of memcpy", "x fp16"});
     for (const BenchRow &row : rows) {

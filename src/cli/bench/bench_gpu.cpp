@@ -106,8 +106,8 @@ struct StepTensors {
                 llama::Random random = llama::Random(kBenchSeed))
         : q(gpu, n_tokens, shape.n_query_heads, shape.head_dim, false, random),
           k(gpu, n_tokens, shape.n_kv_heads, shape.head_dim, true, random),
-          v(gpu, n_tokens, shape.n_kv_heads, shape.head_dim, false, random),
-          out(gpu, n_tokens, shape.n_query_heads, shape.head_dim, false, random) {}
+          v(gpu, n_tokens, shape.n_kv_heads, shape.output_dim(), false, random),
+          out(gpu, n_tokens, shape.n_query_heads, shape.output_dim(), false, random) {}
     HalfTensor q, k, v, out;
 };
 
@@ -254,7 +254,8 @@ double bits_per_value(const lk_plan *plan) {
 double attend_flops(const Shape &shape, std::uint32_t n_sequences, std::uint64_t n_tokens,
                     std::uint32_t n_new) {
     const double n_keys = static_cast<double>(n_tokens) + (double{1} + n_new) / 2;
-    return 4.0 * shape.n_query_heads * shape.head_dim * n_sequences * n_new * n_keys;
+    return 2.0 * shape.n_query_heads * (shape.head_dim + shape.output_dim()) * n_sequences * n_new *
+           n_keys;
 }
 
 std::vector<Row> GpuBench::bench_attend(const Subject &subject, std::uint32_t batch,
@@ -297,8 +298,8 @@ std::vector<Row> GpuBench::bench_pack(const Subject &subject, std::uint32_t batc
                            [&] { cache->append(tensors_.k.view(), tensors_.v.view()); },
                            [&] { cache->discard(); });
     describe(*cache, subject, row);
-    row.cache_bytes = 2 * kHalfBytes * batch * n_tokens * shape.n_kv_heads *
-                      shape.head_dim;  // what is read: keys and values at FP16
+    row.cache_bytes = kHalfBytes * batch * n_tokens * shape.n_kv_heads *
+                      (shape.head_dim + shape.stored_value_dim());  // read: keys, values at FP16
     row.bits_per_value = bits_per_value(subject.plan.get());
     row.load_s = meter_.load_s(row.cache_bytes);
     return {row};
@@ -363,8 +364,7 @@ std::string format_us(const Timing &time) {
 }
 
 void GpuBench::print_attend() const {
-    std::printf("attention of one layer: %u query heads, %u KV heads, head_dim %u, %s L2\n\n",
-                options_.shape.n_query_heads, options_.shape.n_kv_heads, options_.shape.head_dim,
+    std::printf("attention of one layer: %s, %s L2\n\n", format_shape(options_.shape).c_str(),
                 options_.warm ? "warm" : "cold");
     std::vector<std::string> header = {"plan",    "batch",     "tokens",   "new",
                                        "us",      "quartiles", "KV bytes", "GB/s",

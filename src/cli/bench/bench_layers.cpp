@@ -33,6 +33,8 @@ std::string kind_of(Json geometry, Json layer) {
     layer.erase("budget_bytes");
     for (Json &head : layer["heads"])
         for (const char *side : {"key", "value"}) {
+            if (!head.contains(side))
+                continue;  // values of a latent layer
             Json &rule = head[side];
             if (rule.contains("classes"))
                 std::sort(rule["classes"].begin(), rule["classes"].end());
@@ -49,6 +51,8 @@ Json geometry_of_layer(const Json &layer) {
     own.n_query_heads = layer["query_heads"];
     own.n_kv_heads = layer["kv_heads"];
     own.head_dim = layer["head_dim"];
+    own.value_dim = layer.value("value_dim", 0u);
+    own.flags = layer.value("latent", false) ? LK_LAYER_LATENT : 0;
     own.window_tokens = layer.value("window", 0u);
     own.window_sink_tokens = layer.value("window_sinks", 0u);
     own.scale = layer.value("scale", 0.0f);
@@ -74,7 +78,8 @@ llama::PlanHandle plan_of_layer(Json whole, const Json &geometry, Json layer) {
 
 bool equal_shapes(const Shape &a, const Shape &b) {
     return a.n_query_heads == b.n_query_heads && a.n_kv_heads == b.n_kv_heads &&
-           a.head_dim == b.head_dim;
+           a.head_dim == b.head_dim && a.output_dim() == b.output_dim() &&
+           a.is_latent == b.is_latent;
 }
 
 // All layers of one plan in one setting.
@@ -117,11 +122,6 @@ std::vector<Sum> sums_of(const std::vector<BenchRow> &rows) {
 std::vector<LayerKind> layer_kinds(const lk_plan *plan) {
     const Json whole = Json::parse(plan_json(plan));
     const std::vector<Json> geometry = every_layer(whole["geometry"]["layers"]);
-    for (const Json &layer : geometry)
-        if (layer.contains("value_dim") || layer.contains("latent"))
-            throw UsageError(
-                "the plan has layers whose values are not as wide as their keys, which are not "
-                "timed");
     const std::vector<Json> layers = every_layer(whole["layers"]);
     std::map<std::string, std::size_t> known;
     std::vector<LayerKind> kinds;
@@ -150,7 +150,7 @@ std::string layer_words(const std::vector<std::uint32_t> &layers) {
 
 void take_shape(BenchOptions &options) {
     const Shape &given = options.shape;
-    const llama::Geometry one(1, given.n_query_heads, given.n_kv_heads, given.head_dim);
+    const llama::Geometry one = given.geometry();
     bool has_many = false;
     for (const std::string &name : options.plans) {
         const llama::PlanHandle plan = load_plan(name, one);
@@ -159,7 +159,10 @@ void take_shape(BenchOptions &options) {
         const std::vector<Json> layers =
             every_layer(Json::parse(plan_json(plan.get()))["geometry"]["layers"]);
         const auto shape_of = [](const Json &layer) {
-            return Shape{layer["query_heads"], layer["kv_heads"], layer["head_dim"]};
+            Shape shape = {layer["query_heads"], layer["kv_heads"], layer["head_dim"]};
+            shape.value_dim = layer.value("value_dim", 0u);
+            shape.is_latent = layer.value("latent", false);
+            return shape;
         };
         const Shape own = shape_of(layers.front());
         for (const Json &layer : layers)

@@ -65,7 +65,7 @@ std::string format_shares(const Chunks &chunks) {
 
 std::vector<Subject> subjects_of(const BenchOptions &options, std::uint32_t n_layers) {
     const Shape &shape = options.shape;
-    const llama::Geometry geometry(n_layers, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const llama::Geometry geometry = shape.geometry(n_layers);
     const bool has_mix = !options.mix.empty();
     std::vector<std::string> plans = options.plans;
     if (plans.empty())

@@ -48,7 +48,7 @@ struct Generation {
 };
 
 llama::PlanHandle make_plan(const Shape &shape, std::uint32_t rung) {
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const llama::Geometry geometry = shape.geometry();
     llama::PlanHandle plan = llama::make_preset("pm-kvq", geometry);
     llama::check(
         lk_plan_set_ladder(plan.get(), LK_ALL, kRungWidths.data(), kRungWidths.size(), rung));

@@ -94,7 +94,7 @@ class Measurement {
                 std::uint64_t n_tokens)
         : plan_name_(plan_name), n_repeats_(options.n_repeats), files_(options.snapshot) {
         const Shape &shape = options.shape;
-        const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+        const llama::Geometry geometry = shape.geometry();
         const llama::PlanHandle plan = load_plan(plan_name, geometry);
         // Space for the sequence that is there and the one that is loaded.
         const CacheLimits limits = {n_tokens, kFillTokens, 2, kSlabBytes};

@@ -45,19 +45,29 @@ StepData::StepData(const Shape &shape, std::uint32_t count)
     : n_tokens(count),
       q(std::size_t{count} * shape.n_query_heads * shape.head_dim),
       k(std::size_t{count} * shape.n_kv_heads * shape.head_dim),
-      v(k.size()) {}
+      v(std::size_t{count} * shape.n_kv_heads * shape.stored_value_dim()) {}
+
+llama::Geometry Shape::geometry(std::uint32_t n_layers) const {
+    lk_layer layer = llama::initialised(lk_layer_init);
+    layer.n_query_heads = n_query_heads;
+    layer.n_kv_heads = n_kv_heads;
+    layer.head_dim = head_dim;
+    layer.value_dim = value_dim;
+    layer.flags = is_latent ? LK_LAYER_LATENT : 0;
+    return {n_layers, layer};
+}
 
 StepData::StepData(const Shape &shape, std::uint32_t count, llama::Random &random)
     : StepData(shape, count) {
     fill_random(q, shape.head_dim, false, random);
     fill_random(k, shape.head_dim, true, random);
-    fill_random(v, shape.head_dim, false, random);
+    fill_random(v, shape.output_dim(), false, random);
 }
 
 SyntheticCache::SyntheticCache(lk_context *context, llama::TensorSpace &space, const lk_plan *plan,
                                const Shape &shape, const CacheLimits &limits)
     : shape_(shape), space_(space), ids_(limits.n_sequences) {
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const llama::Geometry geometry = shape.geometry();
     lk_layer layer = geometry.layer();
     layer.sink_logits = shape.sink_logits.empty() ? nullptr : shape.sink_logits.data();
     lk_geometry view = geometry.view();
@@ -92,22 +102,25 @@ void SyntheticCache::begin_one(std::uint32_t sequence, std::uint32_t n_tokens) {
 }
 
 void SyntheticCache::append(StepData &data) {
-    const llama::Extent extent = {data.n_tokens, shape_.n_kv_heads, shape_.head_dim};
-    append(space_.input(llama::Role::kKey, data.k.data(), extent),
-           space_.input(llama::Role::kValue, data.v.data(), extent));
+    const llama::Extent keys = {data.n_tokens, shape_.n_kv_heads, shape_.head_dim};
+    const llama::Extent values = {data.n_tokens, shape_.n_kv_heads, shape_.stored_value_dim()};
+    append(
+        space_.input(llama::Role::kKey, data.k.data(), keys),
+        shape_.is_latent ? lk_tensor{} : space_.input(llama::Role::kValue, data.v.data(), values));
 }
 
 void SyntheticCache::append(const lk_tensor &k, const lk_tensor &v) {
-    llama::check(lk_append(cache_.get(), 0, &k, &v));
+    llama::check(lk_append(cache_.get(), 0, &k, shape_.is_latent ? nullptr : &v));
 }
 
 void SyntheticCache::attend(StepData &data, StepResult &result) {
     const llama::Extent extent = {data.n_tokens, shape_.n_query_heads, shape_.head_dim};
+    const llama::Extent out_extent = {data.n_tokens, shape_.n_query_heads, shape_.output_dim()};
     const llama::Extent lse_extent = {data.n_tokens, shape_.n_query_heads, 1};
-    result.out.resize(extent.count());
+    result.out.resize(out_extent.count());
     result.lse.resize(lse_extent.count());
     const lk_tensor q = space_.input(llama::Role::kQuery, data.q.data(), extent);
-    const lk_tensor out = space_.output(llama::Role::kOutput, result.out.data(), extent);
+    const lk_tensor out = space_.output(llama::Role::kOutput, result.out.data(), out_extent);
     const lk_tensor lse = space_.output(llama::Role::kLse, result.lse.data(), lse_extent);
     llama::check(lk_attend(cache_.get(), 0, &q, &out, &lse));
     space_.collect();

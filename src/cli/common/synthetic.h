@@ -19,6 +19,13 @@ struct Shape {
     std::uint32_t n_kv_heads;
     std::uint32_t head_dim;
     std::vector<float> sink_logits = {};  // [n_query_heads] or empty
+    std::uint32_t value_dim = 0;          // of values and outputs; 0 = head_dim
+    bool is_latent = false;               // values are channels of the keys
+
+    std::uint32_t output_dim() const { return value_dim == 0 ? head_dim : value_dim; }
+    std::uint32_t stored_value_dim() const { return is_latent ? 0 : output_dim(); }
+    // Of layers that are alike; without sinks.
+    llama::Geometry geometry(std::uint32_t n_layers = 1) const;
 };
 
 // Queries, keys and values of one step.
@@ -30,7 +37,7 @@ struct StepData {
 };
 
 struct StepResult {
-    std::vector<float> out;  // [n_tokens][n_query_heads][head_dim]
+    std::vector<float> out;  // [n_tokens][n_query_heads][output_dim()]
     std::vector<float> lse;  // [n_tokens][n_query_heads]
 };
 

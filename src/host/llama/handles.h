@@ -47,6 +47,7 @@ class Geometry {
     Geometry(const Config &config, const float *sink_logits);
     Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uint32_t n_kv_heads,
              std::uint32_t head_dim);
+    Geometry(std::uint32_t n_layers, const lk_layer &layer) : layers_(n_layers, layer) {}
     lk_geometry view() const;  // valid as long as this object
     const lk_layer &layer() const { return layers_.front(); }
     std::uint32_t n_layers() const { return static_cast<std::uint32_t>(layers_.size()); }

@@ -1,0 +1,177 @@
+// Attention over rows: launches, and the merge of splits.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+
+#include "cuda/launch_kernel.cuh"
+#include "cuda/rows/attend.cuh"
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+constexpr uint32_t kMergeThreads = 512;
+constexpr uint32_t kMergeWarps = kMergeThreads / kWarp;
+constexpr uint32_t kMergeChannels = 4 * kWarp;
+static_assert(kMergeThreads >= kMostRowsSplits, "a thread has a split");
+LK_BOTH uint32_t merge_parts(uint32_t value_dim) {
+    return (value_dim + kMergeChannels - 1) / kMergeChannels;
+}
+// Of a thread block's shared memory, in addition to rows_layout().
+constexpr uint32_t kStaticBytes = sizeof(RowsTables) + 1024;
+constexpr uint32_t kReservedBytes = 1024;  // by the system, for each thread block
+
+// Packed pages get the rest of the memory, as far as they, or a stage of 16-bit pages, can use it.
+cudaError_t cut_launch(const TileArgs &args, uint32_t page_bytes, RowsGrid *grid) {
+    int device = 0;
+    int most = 0;
+    int processor = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess)
+        error =
+            cudaDeviceGetAttribute(&processor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (error != cudaSuccess)
+        return error;
+    const LayerArg &layer = args.layer;
+    const uint32_t fixed = rows_layout(layer, 0).total + kStaticBytes;
+    if (fixed > static_cast<uint32_t>(most))
+        return cudaErrorInvalidConfiguration;
+    const uint32_t raw = 2 * kRowsTokens * (layer.head_dim + stored_dim(layer, true));
+    const uint32_t wanted = page_bytes > raw ? page_bytes : raw;
+    const uint32_t rest = (static_cast<uint32_t>(most) - fixed) / 16 * 16;
+    grid->page_bytes = wanted < rest ? wanted : rest;
+    grid->shared_bytes = rows_layout(layer, grid->page_bytes).total;
+    const uint32_t used = grid->shared_bytes + kStaticBytes + kReservedBytes;
+    grid->n_resident = kRowsResident * used <= static_cast<uint32_t>(processor) ? kRowsResident : 1;
+    const uint32_t n_columns = args.max_new * (layer.n_query_heads / layer.n_kv_heads);
+    grid->n_tiles = (n_columns + kRowsColumns - 1) / kRowsColumns;
+    return cudaSuccess;
+}
+
+// A thread block adds up the splits of 128 channels of a column: a warp takes every so many-th
+// split, a lane four channels, and the warps' sums meet in shared memory.
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_rows(const __grid_constant__ TileArgs args, uint32_t n_tiles) {
+    __shared__ float weights[kMostRowsSplits];
+    __shared__ float warp_values[2][kMergeWarps];
+    __shared__ float4 sums[kMergeWarps][kWarp];
+    if (args.step.header->n_sequences != args.n_sequences ||
+        args.step.header->n_tokens != args.n_tokens)
+        return;
+    const SequenceInfo &sequence = args.step.sequences[blockIdx.z];
+    const uint32_t group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
+    const uint32_t value_dim = args.layer.value_dim;
+    const uint32_t n_parts = merge_parts(value_dim);
+    const uint32_t column = blockIdx.x / n_parts;
+    if (column >= sequence.n_new * group_size)
+        return;
+    const uint32_t at = column % kRowsColumns;
+    const uint32_t stride = kRowsColumns * (value_dim + 2);  // from split to split
+    const uint64_t first_split =
+        ((blockIdx.z * gridDim.y + blockIdx.y) * n_tiles + column / kRowsColumns) * args.n_splits;
+    const float *partials = args.partials + first_split * stride;
+    const uint32_t warp = threadIdx.x / kWarp;
+    const uint32_t lane = threadIdx.x % kWarp;
+    // A thread has a split's reference and sum.
+    const float *stats = partials + kRowsColumns * value_dim + at + uint64_t{threadIdx.x} * stride;
+    const bool exists = threadIdx.x < args.n_splits;
+    const float own = exists ? __ldcg(stats) : kNoReference;
+    const float own_sum = exists ? __ldcg(stats + kRowsColumns) : 0;
+    const float highest = warp_max(own);
+    if (lane == 0)
+        warp_values[0][warp] = highest;
+    __syncthreads();
+    Total total;
+    total.reference = warp_max(warp_values[0][lane % kMergeWarps]);
+    const float weight = exp2_fast(own - total.reference);
+    weights[threadIdx.x] = weight;
+    const float weighed = warp_sum(weight * own_sum);
+    if (lane == 0)
+        warp_values[1][warp] = weighed;
+    __syncthreads();
+    total.sum = warp_sum(lane < kMergeWarps ? warp_values[1][lane] : 0);
+    const uint32_t channel = blockIdx.x % n_parts * kMergeChannels + 4 * lane;
+    float4 sum = make_float4(0, 0, 0, 0);
+    if (channel < value_dim) {
+        const float *from = partials + at * value_dim + channel;
+#pragma unroll 4
+        for (uint32_t i = warp; i < args.n_splits; i += kMergeWarps) {
+            const float4 four = __ldcg(reinterpret_cast<const float4 *>(from + i * stride));
+            sum.x = fmaf(four.x, weights[i], sum.x);
+            sum.y = fmaf(four.y, weights[i], sum.y);
+            sum.z = fmaf(four.z, weights[i], sum.z);
+            sum.w = fmaf(four.w, weights[i], sum.w);
+        }
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp || channel >= value_dim)
+        return;
+    for (uint32_t other = 1; other < kMergeWarps; ++other) {
+        sum.x += sums[other][lane].x;
+        sum.y += sums[other][lane].y;
+        sum.z += sums[other][lane].z;
+        sum.w += sums[other][lane].w;
+    }
+    const QueryColumn query = query_column(sequence, blockIdx.y, group_size, column);
+    const float shrink = add_sink(args.layer, query.head, &total);
+    if (channel == 0)
+        store_lse(args, query, total);
+    const float factor = shrink * inverse(total.sum);
+    const int64_t row = row_offset(args.out, query.token, query.head) + channel;
+#pragma unroll 1
+    for (uint32_t i = 0; i < 2; ++i)
+        store_two(args.out, row + 2 * i, (i ? sum.z : sum.x) * factor,
+                  (i ? sum.w : sum.y) * factor);
+}
+
+}  // namespace
+
+cudaError_t rows_fit(const LayerArg &layer) {
+    TileArgs args{};
+    args.layer = layer;
+    args.layer.n_query_heads = args.layer.n_kv_heads = 1;
+    args.max_new = 1;
+    RowsGrid grid{};
+    return cut_launch(args, 0, &grid);
+}
+
+uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms) {
+    RowsGrid grid{};
+    if (cut_launch(args, page_bytes, &grid) != cudaSuccess)
+        return 1;
+    const uint64_t n = uint64_t{grid.n_tiles} * args.layer.n_kv_heads * args.n_sequences;
+    const uint64_t most = uint64_t{grid.n_resident} * n_sms;
+    if (!n || n >= most)
+        return 1;
+    const uint64_t splits = most / n;
+    return splits < kMostRowsSplits ? static_cast<uint32_t>(splits) : kMostRowsSplits;
+}
+
+uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms) {
+    return uint64_t{kRowsResident} * n_sms * rows_partial_floats(layer.value_dim);
+}
+
+cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream) {
+    if (!args.max_new || !args.n_sequences)
+        return cudaSuccess;
+    RowsGrid grid{};
+    cudaError_t error = cut_launch(args, page_bytes, &grid);
+    if (error != cudaSuccess)
+        return error;
+    const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
+    error = launch_kernel(attend_rows, blocks, kRowsThreads, grid.shared_bytes, stream, args, grid);
+    if (error != cudaSuccess || args.n_splits == 1)
+        return error;
+    const uint32_t n_columns = args.max_new * (args.layer.n_query_heads / args.layer.n_kv_heads);
+    const dim3 merges(n_columns * merge_parts(args.layer.value_dim), args.layer.n_kv_heads,
+                      args.n_sequences);
+    merge_rows<<<merges, kMergeThreads, 0, stream>>>(args, grid.n_tiles);
+    return cudaGetLastError();
+}
+
+}  // namespace cuda
+}  // namespace lk
