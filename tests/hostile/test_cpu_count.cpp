@@ -21,7 +21,7 @@ extern "C" {
 }
 
 #include "api/rig.h"
-#include "backend/cpu/cpu_count.h"
+#include "base/cpu_count.h"
 
 namespace {
 
@@ -52,7 +52,7 @@ class Root {
         std::fputs(text.c_str(), file);
         std::fclose(file);
     }
-    uint32_t quota() const { return lk::cpu::quota_cpus(path_.c_str()); }
+    uint32_t quota() const { return lk::quota_cpus(path_.c_str()); }
 
   private:
     std::string path_;
@@ -140,8 +140,8 @@ void affinity(void **) {
     cpu_set_t all;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     const auto n_all = static_cast<uint32_t>(CPU_COUNT(&all));
-    assert_int_equal(lk::cpu::usable_cpus(), std::min(n_all, lk::cpu::quota_cpus("")));
-    assert_int_equal(threads_of_context(), lk::cpu::usable_cpus());
+    assert_int_equal(lk::usable_cpus(), std::min(n_all, lk::quota_cpus("")));
+    assert_int_equal(threads_of_context(), lk::usable_cpus());
     int first = 0;
     while (!CPU_ISSET(first, &all))
         ++first;

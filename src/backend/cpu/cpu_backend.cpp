@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "backend/cpu/cache_device.h"
-#include "backend/cpu/cpu_count.h"
+#include "base/cpu_count.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/init.h"
 #include "backend/cpu/merge.h"

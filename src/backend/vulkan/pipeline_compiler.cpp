@@ -2,7 +2,6 @@
 #include "backend/vulkan/pipeline_compiler.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/cpu_count.h"
 #include "base/signals.h"
 #include "base/status.h"
 
@@ -93,9 +93,8 @@ void *PipelineCompiler::take_part(void *argument) {
 lk_status PipelineCompiler::compile(const PipelineRequest *requests, uint32_t n,
                                     VkPipelineLayout layout, VkPipelineCache cache) const {
     Work work{this, requests, n, layout, cache};
-    const auto n_cpus = static_cast<uint32_t>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
     {
-        const Helpers helpers(std::min({n, n_cpus, kMostThreads}) - 1, take_part, &work);
+        const Helpers helpers(std::min({n, usable_cpus(), kMostThreads}) - 1, take_part, &work);
         take_part(&work);
     }
     const uint64_t failure = work.failure.load();

@@ -46,8 +46,8 @@ class PipelineCompiler {
 
     explicit PipelineCompiler(const Device &device) : device_(device) {}
 
-    // By up to kMostThreads threads, of which the caller's is one. All are made, or none: then all
-    // are null.
+    // n: at least 1. By up to kMostThreads threads, of which the caller's is one. All are made, or
+    // none: then all are null.
     lk_status compile(const PipelineRequest *requests, uint32_t n, VkPipelineLayout layout,
                       VkPipelineCache cache) const;
 

@@ -1,13 +1,12 @@
 // How many CPUs this process may use.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_BACKEND_CPU_CPU_COUNT_H
-#define LK_BACKEND_CPU_CPU_COUNT_H
+#ifndef LK_BASE_CPU_COUNT_H
+#define LK_BASE_CPU_COUNT_H
 
 #include <cstdint>
 
 namespace lk {
-namespace cpu {
 
 // The CPUs of the calling thread's affinity mask, and no more than quota_cpus(""); at least 1.
 uint32_t usable_cpus();
@@ -18,7 +17,6 @@ uint32_t usable_cpus();
 // that stands for the root of the file system.
 uint32_t quota_cpus(const char *root);
 
-}  // namespace cpu
 }  // namespace lk
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cpu/cpu_count.h"
+#include "base/cpu_count.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +13,6 @@
 #include "base/memory.h"
 
 namespace lk {
-namespace cpu {
 
 namespace {
 
@@ -199,5 +198,4 @@ uint32_t quota_cpus(const char *root) {
     return std::min(version_quota(root, true), version_quota(root, false));
 }
 
-}  // namespace cpu
 }  // namespace lk
