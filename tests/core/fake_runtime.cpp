@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -174,11 +175,10 @@ DeviceBatch::DeviceBatch(const StepView &view) {
 }
 
 LayerView layer_view(const LayerArg &layer) {
-    return {layer.n_query_heads, layer.n_kv_heads,         layer.head_dim,
-            layer.window_tokens, layer.window_sink_tokens, layer.scale,
-            layer.soft_cap,      layer.sink_logits,        layer.key_centers,
-            layer.key_scales,    layer.key_inverses,       layer.query_limit,
-            layer.head_dim};
+    return {layer.n_query_heads,      layer.n_kv_heads, layer.head_dim,     layer.window_tokens,
+            layer.window_sink_tokens, layer.scale,      layer.soft_cap,     layer.sink_logits,
+            layer.key_centers,        layer.key_scales, layer.key_inverses, layer.query_limit,
+            layer.value_dim,          layer.is_latent};
 }
 
 TensorView tensor_view(const TensorArg &tensor) {
@@ -190,7 +190,8 @@ void append_now(const StepView &view, const LayerArg &layer, const TensorArg &k,
     DeviceBatch read(view);
     cpu::CpuCacheDevice device(&engine(), g_layout);
     assert_int_equal(device.begin(read.batch), LK_OK);
-    const size_t n = size_t{layer.n_kv_heads} * view.header->n_tokens * layer.head_dim;
+    const size_t n = size_t{layer.n_kv_heads} * view.header->n_tokens *
+                     std::max(layer.head_dim, layer.value_dim);
     std::vector<uint16_t> own(2 * n);
     AppendArgs args{};
     args.layer = layer_view(layer);
@@ -431,6 +432,11 @@ cudaError_t tile_fits(uint32_t) { return cudaSuccess; }
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
     return uint64_t{head_dim} * n_blocks;
 }
+uint32_t rows_splits(const TileArgs &, uint32_t, uint32_t) { return 1; }
+cudaError_t rows_fit(const LayerArg &) { return cudaSuccess; }
+uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms) {
+    return tile_partial_floats(layer.value_dim, n_sms);
+}
 
 cudaError_t launch_append(const StepView &step, const LayerArg &layer, const TensorArg &k,
                           const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
@@ -475,6 +481,10 @@ cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t) {
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
     ++g_counts.n_tiles;
     return launch([=] { attend_now(args, args.staging); });
+}
+
+cudaError_t launch_rows(const TileArgs &args, uint32_t, cudaStream_t stream) {
+    return launch_tile(args, stream);
 }
 
 cudaError_t launch_long(const TileArgs &args, const LongStep &step, cudaStream_t) {
