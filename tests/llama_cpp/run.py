@@ -356,7 +356,8 @@ def main():
     cases = Cases(program, models, work, options.device)
     tests = {'apply': lambda: test_apply(llama_cpp), 'joining': lambda: test_joining(lowkey, work)}
     tests |= {name: getattr(cases, name) for name in CASES[options.device]}
-    tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models, work, options.requests)
+    tests['server'] = lambda: server.check(work / 'llama.cpp/bin/llama-server', models, work, options.requests,
+                                           options.asan)
     results = []
     for name, test in tests.items():
         if options.only and name not in options.only:

@@ -103,9 +103,11 @@ def requests_of(seed, n_requests):
     return requests
 
 
-def check_load(program, model, work, n_requests):
+def check_load(program, model, work, n_requests, is_asan):
     """All slots at once give what single requests give, in bounded memory."""
     budget_bytes = 24 << 20
+    # AddressSanitizer keeps freed memory, 256 MB of it away from use, and finds leaks when the server ends.
+    other_bytes = (560 if is_asan else 48) << 20
     with Server(program, model, work, '-c', N_SLOTS * SLOT_TOKENS, '--kv-plan', 'kitty-pro', '--kv-budget',
                 budget_bytes, '--cache-ram', 0) as server:
         requests = requests_of(1, n_requests)
@@ -116,7 +118,7 @@ def check_load(program, model, work, n_requests):
         peak_bytes = server.resident_bytes()
         errors = [reply for reply in replies if reply[0] != 200]
         assert not errors, f'{len(errors)} of {n_requests} requests failed: {errors[0]}'
-        assert peak_bytes - started_bytes < budget_bytes + (48 << 20), \
+        assert peak_bytes - started_bytes < budget_bytes + other_bytes, \
             f'{peak_bytes - started_bytes} bytes more than at the start, under a budget of {budget_bytes}'
         n_equal = 0
         for request, (_, reply) in zip(requests, replies):
@@ -190,10 +192,10 @@ def check_reuse(program, model, work, least_reused, *options):
             assert status == 200 and reply['tokens'] == fresh['tokens'], (reply, fresh)
 
 
-def check(program, models, work, n_requests):
-    """models: paths by name, as gguf_models.all_models() gives them."""
+def check(program, models, work, n_requests, is_asan=False):
+    """models: paths by name, as gguf_models.all_models() gives them. is_asan: the program has AddressSanitizer."""
     work.mkdir(parents=True, exist_ok=True)
-    check_load(program, models['prover'], work, n_requests)
+    check_load(program, models['prover'], work, n_requests, is_asan)
     check_budget(program, models['prover'], work)
     check_reuse(program, models['gemma3'], work, (1000, 0))
     check_reuse(program, models['gemma3'], work, (1000, 690), '--swa-full')
