@@ -5,10 +5,10 @@
 #include <cstdio>
 
 #include "backend/cpu/cache_device.h"
-#include "base/cpu_count.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/init.h"
 #include "backend/cpu/merge.h"
+#include "base/cpu_count.h"
 #include "base/proc.h"
 #include "base/status.h"
 #include "chunks/cosine.h"
