@@ -99,17 +99,22 @@ static void step(rig *r, lk_sequence id, uint32_t place, uint32_t n, float *out)
     assert_int_equal(rig_step(r, id, 1, place, n, out), LK_OK);
 }
 
+// A cache, and one like it on the CPU.
+static void open_beside_host(rig *r, rig *cpu) {
+    open_rig(r);
+    assert_int_equal(open_cache(r, 2, 48), LK_OK);
+    memset(cpu, 0, sizeof *cpu);
+    cpu->device = rig_host();
+    rig_open(cpu);
+    assert_int_equal(open_cache(cpu, 2, 48), LK_OK);
+}
+
 // The first cache lives through hundreds of others, and answers as one that was opened alone.
 static void plans_come_and_go(void **state) {
     (void)state;
     static float out[64 * 2 * 48], expected[64 * 2 * 48];
     rig first, cpu;
-    open_rig(&first);
-    assert_int_equal(open_cache(&first, 2, 48), LK_OK);
-    memset(&cpu, 0, sizeof cpu);
-    cpu.device = rig_host();
-    rig_open(&cpu);
-    assert_int_equal(open_cache(&cpu, 2, 48), LK_OK);
+    open_beside_host(&first, &cpu);
     const lk_sequence id = model_add(&first);
     const lk_sequence same = model_add(&cpu);
     step(&first, id, 0, 40, out);
@@ -198,12 +203,7 @@ static void steps_without_kernels(void **state) {
     (void)state;
     static float out[30 * 2 * 48], expected[30 * 2 * 48];
     rig r, cpu;
-    open_rig(&r);
-    assert_int_equal(open_cache(&r, 2, 48), LK_OK);
-    memset(&cpu, 0, sizeof cpu);
-    cpu.device = rig_host();
-    rig_open(&cpu);
-    assert_int_equal(open_cache(&cpu, 2, 48), LK_OK);
+    open_beside_host(&r, &cpu);
     const lk_sequence id = model_add(&r);
     const lk_sequence same = model_add(&cpu);
     const uint32_t n_live = faults_pipelines().live;
