@@ -27,14 +27,12 @@ struct SlotShape {
     bool has_codes;
 };
 // Preferred from the first to the last.
-constexpr SlotShape kSlotShapes[] = {{2, 64, true},  {2, 48, true},  {2, 32, true},
-                                     {1, 64, true},  {1, 32, true},  {2, 64, false},
-                                     {2, 48, false}, {2, 32, false}, {1, 32, false},
-                                     {1, 16, false}};
+constexpr SlotShape kSlotShapes[] = {{2, 64, true},  {2, 48, true},  {2, 32, true},  {1, 64, true},
+                                     {1, 32, true},  {2, 64, false}, {2, 48, false}, {2, 32, false},
+                                     {1, 32, false}, {1, 16, false}};
 
 void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_bytes, RowsGrid *grid) {
-    const uint32_t tiles =
-        2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
+    const uint32_t tiles = 2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
     const uint32_t output = 4 * grid->n_columns * (layer.value_dim + kOutputPad) / shape.n_slots;
     grid->n_slots = shape.n_slots;
     grid->stage_tokens = shape.stage_tokens;
@@ -70,6 +68,18 @@ cudaError_t cut_launch(const TileArgs &args, uint32_t page_bytes, RowsGrid *grid
     return cudaErrorInvalidConfiguration;
 }
 
+constexpr uint32_t kFirstSplits = 9;  // of a warp: enough for 144 multiprocessors
+
+__device__ __forceinline__ float4 load_four(const float *from, uint32_t offset) {
+    return __ldcg(reinterpret_cast<const float4 *>(from + offset));
+}
+__device__ __forceinline__ void add_weighed(const float4 &four, float weight, float4 *sum) {
+    sum->x = fmaf(four.x, weight, sum->x);
+    sum->y = fmaf(four.y, weight, sum->y);
+    sum->z = fmaf(four.z, weight, sum->z);
+    sum->w = fmaf(four.w, weight, sum->w);
+}
+
 // A thread block adds up the splits of 128 channels of a column: a warp takes every so many-th
 // split, a lane four channels, and the warps' sums meet in shared memory.
 __global__ void __launch_bounds__(kMergeThreads)
@@ -77,16 +87,9 @@ __global__ void __launch_bounds__(kMergeThreads)
     __shared__ float weights[kMostRowsSplits];
     __shared__ float warp_values[2][kMergeWarps];
     __shared__ float4 sums[kMergeWarps][kWarp];
-    if (args.step.header->n_sequences != args.n_sequences ||
-        args.step.header->n_tokens != args.n_tokens)
-        return;
-    const SequenceInfo &sequence = args.step.sequences[blockIdx.z];
-    const uint32_t group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
     const uint32_t value_dim = args.layer.value_dim;
     const uint32_t n_parts = merge_parts(value_dim);
     const uint32_t column = blockIdx.x / n_parts;
-    if (column >= sequence.n_new * group_size)
-        return;
     const uint32_t at = column % n_columns;
     const uint32_t stride = n_columns * (value_dim + 2);  // from split to split
     const uint64_t first_split =
@@ -94,11 +97,26 @@ __global__ void __launch_bounds__(kMergeThreads)
     const float *partials = args.partials + first_split * stride;
     const uint32_t warp = threadIdx.x / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
-    // A thread has a split's reference and sum.
-    const float *stats = partials + n_columns * value_dim + at + uint64_t{threadIdx.x} * stride;
+    const uint32_t channel = blockIdx.x % n_parts * kMergeChannels + 4 * lane;
+    const float *from = partials + at * value_dim + min(channel, value_dim - 4);
+    // All that a launch reads is on its way at once: outputs of the first splits, and a thread has
+    // a split's reference and sum.
+    float4 first[kFirstSplits];
+#pragma unroll
+    for (uint32_t i = 0; i < kFirstSplits; ++i)
+        first[i] = load_four(from, min(warp + kMergeWarps * i, args.n_splits - 1) * stride);
+    const float *stats = partials + n_columns * value_dim + at +
+                         uint64_t{min(threadIdx.x, args.n_splits - 1)} * stride;
     const bool exists = threadIdx.x < args.n_splits;
     const float own = exists ? __ldcg(stats) : kNoReference;
     const float own_sum = exists ? __ldcg(stats + n_columns) : 0;
+    if (args.step.header->n_sequences != args.n_sequences ||
+        args.step.header->n_tokens != args.n_tokens)
+        return;
+    const SequenceInfo &sequence = args.step.sequences[blockIdx.z];
+    const uint32_t group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
+    if (column >= sequence.n_new * group_size)
+        return;
     const float highest = warp_max(own);
     if (lane == 0)
         warp_values[0][warp] = highest;
@@ -112,19 +130,14 @@ __global__ void __launch_bounds__(kMergeThreads)
         warp_values[1][warp] = weighed;
     __syncthreads();
     total.sum = warp_sum(lane < kMergeWarps ? warp_values[1][lane] : 0);
-    const uint32_t channel = blockIdx.x % n_parts * kMergeChannels + 4 * lane;
     float4 sum = make_float4(0, 0, 0, 0);
-    if (channel < value_dim) {
-        const float *from = partials + at * value_dim + channel;
-#pragma unroll 4
-        for (uint32_t i = warp; i < args.n_splits; i += kMergeWarps) {
-            const float4 four = __ldcg(reinterpret_cast<const float4 *>(from + i * stride));
-            sum.x = fmaf(four.x, weights[i], sum.x);
-            sum.y = fmaf(four.y, weights[i], sum.y);
-            sum.z = fmaf(four.z, weights[i], sum.z);
-            sum.w = fmaf(four.w, weights[i], sum.w);
-        }
-    }
+#pragma unroll
+    for (uint32_t i = 0; i < kFirstSplits; ++i)
+        if (warp + kMergeWarps * i < args.n_splits)
+            add_weighed(first[i], weights[warp + kMergeWarps * i], &sum);
+#pragma unroll 1
+    for (uint32_t i = warp + kMergeWarps * kFirstSplits; i < args.n_splits; i += kMergeWarps)
+        add_weighed(load_four(from, i * stride), weights[i], &sum);
     sums[warp][lane] = sum;
     __syncthreads();
     if (warp || channel >= value_dim)

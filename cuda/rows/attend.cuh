@@ -29,7 +29,7 @@ struct RowsStage {
     uint32_t first_token;  // position
     uint32_t n_tokens;
     bool has_codes;  // of a whole page; else a thread has one pair of tokens
-    bool hides;        // some tokens are hidden from some columns
+    bool hides;      // some tokens are hidden from some columns
 };
 
 // The arrays of rows_layout() that products and weights go through.
@@ -164,16 +164,14 @@ __device__ __forceinline__ void scale_columns(const float *factors, OwnSums &out
 }
 
 // Floats of a thread block's split: [columns][value_dim] outputs, then references and sums.
-__host__ __device__ inline uint64_t rows_partial_floats(uint32_t n_columns,
-                                                              uint32_t value_dim) {
+__host__ __device__ inline uint64_t rows_partial_floats(uint32_t n_columns, uint32_t value_dim) {
     return static_cast<uint64_t>(n_columns) * (value_dim + 2);
 }
 
 // Close the columns, by the warp of each: their sums go to the floats of a split, if there is
 // one, or become what the output is multiplied by.
 __device__ __forceinline__ void close_columns(const TileArgs &args, const RowsBlock &block,
-                                              float *partial, float *factors,
-                                              RowsThread &thread) {
+                                              float *partial, float *factors, RowsThread &thread) {
     const Mask &mask = block.tables->mask;
 #pragma unroll 1
     for (uint32_t i = 0; i < kOwnColumns; ++i) {
@@ -255,6 +253,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const uint32_t split = blockIdx.z % args.n_splits;
     Mask &mask = tables.mask;
     if (threadIdx.x == 0) {
+        open_slots(&tables);
         mask.stage_tokens = grid.stage_tokens;
         if (find_mask(args, position, grid.n_columns, &mask))
             cut_pages(args, 0, mask.blocks.n + mask.staged.n, split, &mask);
@@ -268,6 +267,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const RowsBlock block = {&tables,
                              memory,
                              memory + layout.queries,
+                             grid.n_slots,
                              grid.slot_bytes,
                              grid.page_bytes,
                              grid.stage_tokens,
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                              mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
 
     const bool copies_ahead = grid.n_slots > 1;
-    Stage stage = advance(args, block, {}, grid.n_slots);
+    Stage stage = advance(args, block, {0, 0, 0, 0, 2 * kMostSlots - 1});
     if (stage.n_tokens)
         begin_stage(block, stage);
     load_positions(args, &tables);
@@ -295,11 +295,11 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         reference = kNoReference;
 #pragma unroll 1
     while (stage.n_tokens) {
-        wait_copies<0>();
+        await_copies(block, stage);
         finish_stage(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
         const Codes codes = find_codes(block, stage, slot);
-        const Stage next = advance(args, block, stage, grid.n_slots);
+        const Stage next = advance(args, block, stage);
         __syncthreads();  // the stage is there, and what the one before was read from is free
         if (next.n_tokens && copies_ahead)
             begin_stage(block, next);

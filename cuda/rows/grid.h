@@ -12,7 +12,7 @@ namespace cuda {
 
 constexpr uint32_t kRowsWarps = 16;
 constexpr uint32_t kRowsThreads = 32 * kRowsWarps;
-constexpr uint32_t kRowsColumns = 16;      // query columns of a thread block, or twice as many
+constexpr uint32_t kRowsColumns = 16;  // query columns of a thread block, or twice as many
 constexpr uint32_t kMostRowsColumns = 2 * kRowsColumns;
 constexpr uint32_t kMostRowsTokens = 128;  // of a stage: a packed page's codes are one
 constexpr uint32_t kMostRowsSplits = 512;

@@ -10,15 +10,24 @@
 #define LK_CUDA_ROWS_LOAD_CUH
 
 #include "cuda/prefill/queries.cuh"
+#include "cuda/prefill/wgmma.cuh"
 #include "cuda/rows/grid.h"
 
 namespace lk {
 namespace cuda {
 
+#if __CUDA_ARCH__ >= 900
+#define LK_ROWS_BULK 1  // one warp copies, others await a barrier
+#else
+#define LK_ROWS_BULK 0
+#endif
+constexpr uint32_t kMostSlots = 2;
+
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 
 struct RowsTables : ColumnTables {
+    uint64_t arrivals[kMostSlots];  // barriers, where copies are bulk
     EntryView views[kPageBatch];
     uint32_t code_bits[kPageBatch];       // of pages whose codes are multiplied, else 0
     uint16_t orders[2][LK_MAX_HEAD_DIM];  // stored channel -> channel, where a page has an order
@@ -30,6 +39,7 @@ struct RowsBlock {
     RowsTables *tables;
     uint8_t *slots;
     uint8_t *queries;
+    uint32_t n_slots;
     uint32_t slot_bytes;
     uint32_t page_bytes;
     uint32_t stage_tokens;
@@ -46,8 +56,16 @@ struct RowsBlock {
     __device__ uint32_t code_bits(const Stage &stage) const {
         return tables->code_bits[view_index(stage)];
     }
+    // Stages count in Stage.parity, modulo four.
+    __device__ uint32_t slot_index(const Stage &stage) const {
+        return n_slots == kMostSlots ? stage.parity % kMostSlots : 0;
+    }
     __device__ uint8_t *slot(const Stage &stage) const {
-        return slots + stage.parity * slot_bytes;
+        return slots + slot_index(stage) * slot_bytes;
+    }
+    // Of the stages that the slot has had, modulo two.
+    __device__ uint32_t round(const Stage &stage) const {
+        return n_slots == kMostSlots ? stage.parity / kMostSlots : stage.parity % 2;
     }
     __device__ bool is_wide() const { return n_columns > kRowsColumns; }
     __device__ uint32_t query_strip_bytes() const { return n_columns / 16 * kTileBytes; }
@@ -66,11 +84,11 @@ __device__ inline uint32_t code_bits(const PageView &page) {
                           c.parameter_bytes == bytes_of_parameter(Metadata::kF16) && !c.n_shared &&
                           !c.permutes && !c.permutation;
     const uint32_t n_strips = c.head_dim / LK_STRIP_CHANNELS;
-    return !is_plain                         ? 0
-           : c.strips[kPlane8] == n_strips   ? 8
-           : c.strips[kPlane4] == n_strips   ? 4
-           : c.strips[kPlane2] == n_strips   ? 2
-                                             : 0;
+    return !is_plain                       ? 0
+           : c.strips[kPlane8] == n_strips ? 8
+           : c.strips[kPlane4] == n_strips ? 4
+           : c.strips[kPlane2] == n_strips ? 2
+                                           : 0;
 }
 
 // Views of the pages from `page` on. All threads.
@@ -92,10 +110,10 @@ __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block
 
 // The stage after one, or the first one after none. A page whose codes are multiplied is one stage.
 __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
-                                      const Stage stage, uint32_t n_slots) {
+                                      const Stage stage) {
     const Mask &mask = block.tables->mask;
     Stage next = stage;
-    next.parity = (stage.parity + 1) % n_slots;
+    next.parity = (stage.parity + 1) % (2 * kMostSlots);
     ++next.index;
     const EntryView &old = block.view(stage);
     if (stage.n_tokens && !block.code_bits(stage) && next.index < old.end_stage) {
@@ -116,12 +134,6 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
         break;
     }
     return next;
-}
-
-__device__ inline void copy_block(uint8_t *to, const uint8_t *from, uint32_t bytes) {
-#pragma unroll 2
-    for (uint32_t i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
-        copy_async(shared_address(to + i), from + i);
 }
 
 // The order of a page's channels, and its bytes on their way to L2.
@@ -145,52 +157,99 @@ __device__ inline void describe_page(const RowsBlock &block, const EntryView &vi
     }
 }
 
+__device__ inline void open_slots(RowsTables *tables) {
+#if LK_ROWS_BULK
+    for (const uint64_t &barrier : tables->arrivals)
+        open_barrier(shared_address(&barrier), 1);
+    publish_barriers();
+#endif
+}
+
+// Copies of a stage: of runs of bytes that lie apart. Whole thread blocks.
+struct StageCopies {
+    uint32_t barrier;
+
+    __device__ __forceinline__ void expect(uint32_t bytes) const {
+#if LK_ROWS_BULK
+        if (threadIdx.x == 0)
+            expect_bytes(barrier, bytes);
+        __syncwarp();
+#endif
+    }
+    __device__ __forceinline__ void copy(uint32_t n, uint32_t to, const uint8_t *from,
+                                         uint32_t stride, uint32_t bytes) const {
+#if LK_ROWS_BULK
+        if (threadIdx.x < kWarp)
+            for (uint32_t i = threadIdx.x; i < n; i += kWarp)
+                copy_expected(to + i * bytes, from + i * stride, bytes, barrier);
+#else
+        const uint32_t n_warps = n > 1 ? kRowsWarps : 1;
+        const uint32_t thread = n > 1 ? threadIdx.x % kWarp : threadIdx.x;
+        const uint32_t step = 16 * (n > 1 ? kWarp : kRowsThreads);
+#pragma unroll 1
+        for (uint32_t i = n > 1 ? threadIdx.x / kWarp : 0; i < n; i += n_warps)
+            for (uint32_t at = 16 * thread; at < bytes; at += step)
+                copy_async(to + i * bytes + at, from + i * stride + at);
+#endif
+    }
+};
+
 // Begin the copies of a stage.
 __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
     const EntryView &view = block.view(stage);
-    uint8_t *slot = block.slot(stage);
+    const uint32_t slot = shared_address(block.slot(stage));
+    const StageCopies copies = {shared_address(&block.tables->arrivals[block.slot_index(stage)])};
     if (block.code_bits(stage)) {
         const PageView &page = view.pages[0];
-        copy_block(slot, page.payload, page.info.payload_bytes);
-        copy_block(slot + page.info.payload_bytes, page.metadata, page.info.metadata_bytes);
+        const FormatInfo &c = page.info;
+        copies.expect(c.payload_bytes + c.metadata_bytes);
+        copies.copy(1, slot, page.payload, 0, c.payload_bytes);
+        copies.copy(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
         commit_copies();
         return;
     }
     if (stage.index == view.first_stage)
         describe_page(block, view);
     const uint32_t bytes = stage_tiles(stage) * kTileBytes;  // of a strip
+    uint32_t n_copied = 0;
+    for (uint32_t side = 0; side < 2; ++side)
+        if (view.pages[side].source == Source::kTiles)
+            n_copied += block.strips(side);
+    copies.expect(n_copied * bytes);
 #pragma unroll 1
     for (uint32_t side = 0; side < 2; ++side) {
         const PageView &page = view.pages[side];
-        const uint32_t n_strips = block.strips(side);
-        if (page.source == Source::kTiles) {
-            const uint32_t stride = 2 * LK_STRIP_CHANNELS * page.info.page_tokens;
-            const uint8_t *from =
-                page.payload + stage.index * block.stage_tokens / LK_TILE_TOKENS * kTileBytes;
-            const uint32_t to = shared_address(slot);
-#pragma unroll 1
-            for (uint32_t strip = threadIdx.x / kWarp; strip < n_strips; strip += kRowsWarps)
-                for (uint32_t at = 16 * (threadIdx.x % kWarp); at < bytes; at += kTileBytes)
-                    copy_async(to + strip * bytes + at, from + strip * stride + at);
-        }
-        slot += n_strips * bytes;
+        if (page.source != Source::kTiles)
+            continue;
+        const uint32_t tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+        copies.copy(block.strips(side), slot + side * block.key_strips * bytes,
+                    page.payload + tile * kTileBytes, 2 * LK_STRIP_CHANNELS * page.info.page_tokens,
+                    bytes);
     }
     commit_copies();
 }
 
-// A lane's registers of a tile of staged tokens.
-template <bool kIsValue>
-__device__ inline void load_staged(const uint16_t *rows, uint32_t n_channels, uint32_t strip,
-                                   uint32_t first_token, uint32_t n_tokens, uint32_t (&a)[4]) {
+// The copies of a stage are there: all of them, or the thread's own.
+__device__ __forceinline__ void await_copies(const RowsBlock &block, const Stage &stage) {
+#if LK_ROWS_BULK
+    await(shared_address(&block.tables->arrivals[block.slot_index(stage)]), block.round(stage));
+#else
+    wait_copies<0>();
+#endif
+}
+
+// A lane's registers of a tile of staged tokens, from the tile's first one on.
+__device__ __forceinline__ void load_staged(const uint16_t *rows, bool is_value,
+                                            uint32_t n_channels, uint32_t n_tokens,
+                                            uint32_t (&a)[4]) {
     const uint32_t lane = threadIdx.x % kWarp;
     for (uint32_t r = 0; r < 4; ++r) {
         const uint32_t row = LK_TILE_ROW(lane, r);
         const uint32_t k = LK_TILE_K(lane, r);
-        const uint32_t token = first_token + (kIsValue ? k : row);
-        const uint16_t *at =
-            rows + token * n_channels + strip * LK_STRIP_CHANNELS + (kIsValue ? row : k);
+        const uint32_t token = is_value ? k : row;
+        const uint16_t *at = rows + token * n_channels + (is_value ? row : k);
         a[r] = 0;
-        if (token < n_tokens && kIsValue)
+        if (token < n_tokens && is_value)
             a[r] = at[0] | (token + 1 < n_tokens ? uint32_t{at[n_channels]} << 16 : 0);
         else if (token < n_tokens)
             a[r] = *reinterpret_cast<const uint32_t *>(at);
@@ -199,76 +258,83 @@ __device__ inline void load_staged(const uint16_t *rows, uint32_t n_channels, ui
 
 // Make zeros of numbers of tokens after the last one: memory there may hold NaNs, which a weight of
 // 0 would not take away.
-template <bool kIsValue>
-__device__ __forceinline__ void clear_rest(uint32_t first_token, uint32_t n_tokens,
-                                           uint32_t (&a)[4]) {
+__device__ __forceinline__ void clear_rest(bool is_value, uint32_t n_tokens, uint32_t (&a)[4]) {
     const uint32_t lane = threadIdx.x % kWarp;
 #pragma unroll
     for (uint32_t r = 0; r < 4; ++r) {
-        const uint32_t token = first_token + (kIsValue ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r));
+        const uint32_t token = is_value ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r);
         if (token >= n_tokens)
             a[r] = 0;
-        else if (kIsValue && token + 1 == n_tokens)
+        else if (is_value && token + 1 == n_tokens)
             a[r] &= 0xFFFFu;
     }
 }
 
-// Store a tile with the channels of a strip where they belong.
-template <bool kIsValue>
-__device__ inline void store_ordered(uint8_t *tiles, const uint16_t *order, uint32_t strip,
-                                     uint32_t n_tiles, uint32_t tile, const uint32_t (&a)[4]) {
-    const uint32_t lane = threadIdx.x % kWarp;
-#pragma unroll 1
-    for (uint32_t i = 0; i < 8; ++i) {
-        const uint32_t r = i / 2;
-        uint32_t row = LK_TILE_ROW(lane, r);
-        uint32_t k = LK_TILE_K(lane, r) + i % 2;
-        uint32_t &place = kIsValue ? row : k;
-        const uint32_t channel = order[strip * LK_STRIP_CHANNELS + place];
-        place = channel % LK_STRIP_CHANNELS;
-        const uint32_t at = LK_TILE_LANE(row, k) * 16 + (row / 8 + k / 8 * 2) * 4 + k % 2 * 2;
-        const uint32_t word = r < 2 ? (r ? a[1] : a[0]) : (r == 2 ? a[2] : a[3]);
-        *reinterpret_cast<uint16_t *>(
-            tiles + (channel / LK_STRIP_CHANNELS * n_tiles + tile) * kTileBytes + at) =
-            static_cast<uint16_t>(word >> 16 * (i % 2));
+// The tiles of a side of a stage in its slot.
+struct SideTiles {
+    uint8_t *tiles;
+    const uint16_t *order;  // of channels, or null
+    uint32_t n_tiles;       // of a strip
+    bool is_value;
+
+    __device__ __forceinline__ uint8_t *tile(uint32_t strip, uint32_t tile) const {
+        return tiles + (strip * n_tiles + tile) * kTileBytes;
     }
-}
+    __device__ __forceinline__ void store(uint32_t strip, uint32_t at,
+                                          const uint32_t (&a)[4]) const {
+        const uint32_t lane = threadIdx.x % kWarp;
+        if (!order) {
+            reinterpret_cast<uint4 *>(tile(strip, at))[lane] = make_uint4(a[0], a[1], a[2], a[3]);
+            return;
+        }
+        // With the channels where they belong.
+#pragma unroll 1
+        for (uint32_t i = 0; i < 8; ++i) {
+            const uint32_t r = i / 2;
+            uint32_t row = LK_TILE_ROW(lane, r);
+            uint32_t k = LK_TILE_K(lane, r) + i % 2;
+            const uint32_t channel = order[strip * LK_STRIP_CHANNELS + (is_value ? row : k)];
+            (is_value ? row : k) = channel % LK_STRIP_CHANNELS;
+            const uint32_t to = LK_TILE_LANE(row, k) * 16 + (row / 8 + k / 8 * 2) * 4 + k % 2 * 2;
+            const uint32_t word = r < 2 ? (r ? a[1] : a[0]) : (r == 2 ? a[2] : a[3]);
+            *reinterpret_cast<uint16_t *>(tile(channel / LK_STRIP_CHANNELS, at) + to) =
+                static_cast<uint16_t>(word >> 16 * (i % 2));
+        }
+    }
+};
 
 // The tiles of a side that were not copied whole: of packed and of staged pages, and of a 16-bit
 // page the tile in whose middle the tokens end. A warp takes a strip.
-template <bool kIsValue>
-__device__ inline void make_side(const RowsBlock &block, const Stage &stage, uint8_t *tiles) {
+__device__ __forceinline__ void make_side(const RowsBlock &block, const Stage &stage,
+                                          const SideTiles &to) {
     const EntryView &view = block.view(stage);
-    const PageView &page = view.pages[kIsValue];
+    const PageView &page = view.pages[to.is_value];
     const bool is_copied = page.source == Source::kTiles;
-    const uint32_t n_tiles = stage_tiles(stage);
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t n_strips = block.strips(kIsValue);
+    const uint32_t n_strips = block.strips(to.is_value);
+    const uint32_t n_channels = n_strips * LK_STRIP_CHANNELS;
     const uint32_t page_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
     const uint32_t first = is_copied ? stage.n_tokens / LK_TILE_TOKENS : 0;
 #pragma unroll 1
     for (uint32_t strip = threadIdx.x / kWarp; strip < n_strips; strip += kRowsWarps)
 #pragma unroll 1
-        for (uint32_t tile = first; tile < n_tiles; ++tile) {
-            uint8_t *own = tiles + (strip * n_tiles + tile) * kTileBytes + 16 * lane;
+        for (uint32_t tile = first; tile < to.n_tiles; ++tile) {
+            const uint32_t rest = stage.n_tokens - tile * LK_TILE_TOKENS;
             uint32_t a[4];
             if (page.source == Source::kStaged) {
-                load_staged<kIsValue>(reinterpret_cast<const uint16_t *>(page.payload),
-                                      n_strips * LK_STRIP_CHANNELS, strip,
-                                      (page_tile + tile) * LK_TILE_TOKENS, view.n_tokens, a);
+                load_staged(reinterpret_cast<const uint16_t *>(page.payload) +
+                                (page_tile + tile) * LK_TILE_TOKENS * n_channels +
+                                strip * LK_STRIP_CHANNELS,
+                            to.is_value, n_channels, rest, a);
             } else if (is_copied) {
-                const uint4 words = *reinterpret_cast<const uint4 *>(own);
+                const uint4 words = reinterpret_cast<const uint4 *>(to.tile(strip, tile))[lane];
                 a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
             } else {
-                load_values<kIsValue>(page.info, page.payload, page.metadata, strip,
-                                      page_tile + tile, lane, a);
+                load_values(page.info, to.is_value, find_strip(page.info, strip), page.payload,
+                            page.metadata, strip, page_tile + tile, lane, a);
             }
-            clear_rest<kIsValue>(tile * LK_TILE_TOKENS, stage.n_tokens, a);
-            if (block.tables->has_order[kIsValue])
-                store_ordered<kIsValue>(tiles, block.tables->orders[kIsValue], strip, n_tiles, tile,
-                                        a);
-            else
-                *reinterpret_cast<uint4 *>(own) = make_uint4(a[0], a[1], a[2], a[3]);
+            clear_rest(to.is_value, rest, a);
+            to.store(strip, tile, a);
         }
 }
 
@@ -281,10 +347,17 @@ __device__ __noinline__ void finish_stage(const RowsBlock block, const Stage sta
     if (is_done || block.code_bits(stage))
         return;
     __syncthreads();  // all threads' copies, and the order of channels
-    uint8_t *slot = block.slot(stage);
-    make_side<false>(block, stage, slot);
-    if (block.value_strips)
-        make_side<true>(block, stage, slot + block.key_strips * stage_tiles(stage) * kTileBytes);
+    SideTiles to = {block.slot(stage), nullptr, stage_tiles(stage), false};
+#pragma unroll 1
+    for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
+        to.is_value = side;
+        to.order = block.tables->has_order[side] ? block.tables->orders[side] : nullptr;
+        make_side(block, stage, to);
+        to.tiles = to.tile(block.key_strips, 0);
+    }
+#if LK_ROWS_BULK
+    order_stores();
+#endif
 }
 
 }  // namespace cuda

@@ -16,7 +16,7 @@
 namespace lk {
 namespace cuda {
 
-constexpr int kOwnTiles = 2;               // of 16 tokens, of a warp's S
+constexpr int kOwnTiles = 2;  // of 16 tokens, of a warp's S
 constexpr int kOwnStrips = (kMostValueStrips + kRowsWarps - 1) / kRowsWarps;  // of its output
 constexpr uint32_t kTokenParts = kRowsWarps / kKeyShares;
 static_assert(kTokenParts * kOwnTiles * LK_TILE_TOKENS == kMostRowsTokens,
@@ -313,8 +313,8 @@ __device__ __forceinline__ void multiply_value_tiles(uint32_t tiles, const Value
         for (int i = 0; i < kOwnStrips; ++i) {
             const uint4 v = load_shared4(at[i] + tile * kTileBytes);
             if (kIsLatent)
-                weights.multiply(
-                    {transpose(v.x), transpose(v.z), transpose(v.y), transpose(v.w)}, out[i]);
+                weights.multiply({transpose(v.x), transpose(v.z), transpose(v.y), transpose(v.w)},
+                                 out[i]);
             else
                 weights.multiply({v.x, v.y, v.z, v.w}, out[i]);
         }
@@ -369,8 +369,7 @@ __device__ __forceinline__ void add_codes(const Codes &codes, const ValueWork &w
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const uint32_t offset = 32 * strip + own + 4 * half;
-            const float range =
-                half_to_float(load_shared_half(codes.ranges + offset)) *
+            const float range = half_to_float(load_shared_half(codes.ranges + offset)) *
                                 (half ? upper_factor : factor);
             const float least = half_to_float(load_shared_half(codes.minima + offset));
 #pragma unroll
@@ -400,7 +399,8 @@ __device__ __forceinline__ void multiply_values(const RowsBlock &block, const Co
             multiply_value_codes<8, kWide>(codes, work, products);
         add_codes<kWide>(codes, work, products, out);
     } else if (block.value_strips) {
-        multiply_value_tiles<false, kWide>(slot + block.key_strips * work.n_tiles * kTileBytes, work, out);
+        multiply_value_tiles<false, kWide>(slot + block.key_strips * work.n_tiles * kTileBytes,
+                                           work, out);
     } else {
         multiply_value_tiles<true, kWide>(slot, work, out);
     }
