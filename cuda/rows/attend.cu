@@ -1,4 +1,4 @@
-// Attention over rows: launches, and the merge of splits.
+// Attention of uneven layers: launches, and the merge of splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Attention over rows, of layers whose values are channels of their keys or of another dim: the
+// Attention of uneven layers, whose values are channels of their keys or of another dim: the
 // kernel.
 //
 // S^T = K Q^T: a warp multiplies a share of the channels of a part of the stage's tokens; the

@@ -1,4 +1,4 @@
-// Attention over rows: what a stage's products read, in slots of shared memory.
+// Attention of uneven layers: what a stage's products read, in slots of shared memory.
 //
 // A slot holds the codes of a latent page of one width, whose codes are multiplied as they are, or
 // FP16 tiles of a stage: [strip][tile][lane][4 words] of the keys, then of the values of layers

@@ -1,4 +1,4 @@
-// Attention over rows: products of a stage, of FP16 tiles or of the codes of a latent page.
+// Attention of uneven layers: products of a stage, of FP16 tiles or of the codes of a latent page.
 //
 // Query columns are n of both products. S^T = K Q^T: tokens are the rows, a tile as it lies is an A
 // operand. O^T = V^T P^T: channels are the rows. A tile of keys becomes one of values by

@@ -1,4 +1,4 @@
-// Attention over rows: queries of a thread block, as B operands in shared memory.
+// Attention of uneven layers: queries of a thread block, as B operands in shared memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_QUERIES_CUH
