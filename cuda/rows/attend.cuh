@@ -253,7 +253,6 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const uint32_t split = blockIdx.z % args.n_splits;
     Mask &mask = tables.mask;
     if (threadIdx.x == 0) {
-        open_slots(&tables);
         mask.stage_tokens = grid.stage_tokens;
         if (find_mask(args, position, grid.n_columns, &mask))
             cut_pages(args, 0, mask.blocks.n + mask.staged.n, split, &mask);
@@ -285,7 +284,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                              mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
 
     const bool copies_ahead = grid.n_slots > 1;
-    Stage stage = advance(args, block, {0, 0, 0, 0, 2 * kMostSlots - 1});
+    Stage stage = advance(args, block, {0, 0, 0, 0, kMostSlots - 1});
     if (stage.n_tokens)
         begin_stage(block, stage);
     load_positions(args, &tables);
@@ -295,7 +294,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         reference = kNoReference;
 #pragma unroll 1
     while (stage.n_tokens) {
-        await_copies(block, stage);
+        wait_copies<0>();
         finish_stage(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
         const Codes codes = find_codes(block, stage, slot);

@@ -10,24 +10,17 @@
 #define LK_CUDA_ROWS_LOAD_CUH
 
 #include "cuda/prefill/queries.cuh"
-#include "cuda/prefill/wgmma.cuh"
 #include "cuda/rows/grid.h"
 
 namespace lk {
 namespace cuda {
 
-#if __CUDA_ARCH__ >= 900
-#define LK_ROWS_BULK 1  // one warp copies, others await a barrier
-#else
-#define LK_ROWS_BULK 0
-#endif
 constexpr uint32_t kMostSlots = 2;
 
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 
 struct RowsTables : ColumnTables {
-    uint64_t arrivals[kMostSlots];  // barriers, where copies are bulk
     EntryView views[kPageBatch];
     uint32_t code_bits[kPageBatch];       // of pages whose codes are multiplied, else 0
     uint16_t orders[2][LK_MAX_HEAD_DIM];  // stored channel -> channel, where a page has an order
@@ -56,16 +49,12 @@ struct RowsBlock {
     __device__ uint32_t code_bits(const Stage &stage) const {
         return tables->code_bits[view_index(stage)];
     }
-    // Stages count in Stage.parity, modulo four.
+    // Stages count in Stage.parity, modulo the most slots.
     __device__ uint32_t slot_index(const Stage &stage) const {
-        return n_slots == kMostSlots ? stage.parity % kMostSlots : 0;
+        return n_slots == kMostSlots ? stage.parity : 0;
     }
     __device__ uint8_t *slot(const Stage &stage) const {
         return slots + slot_index(stage) * slot_bytes;
-    }
-    // Of the stages that the slot has had, modulo two.
-    __device__ uint32_t round(const Stage &stage) const {
-        return n_slots == kMostSlots ? stage.parity / kMostSlots : stage.parity % 2;
     }
     __device__ bool is_wide() const { return n_columns > kRowsColumns; }
     __device__ uint32_t query_strip_bytes() const { return n_columns / 16 * kTileBytes; }
@@ -113,7 +102,7 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
                                       const Stage stage) {
     const Mask &mask = block.tables->mask;
     Stage next = stage;
-    next.parity = (stage.parity + 1) % (2 * kMostSlots);
+    next.parity = (stage.parity + 1) % kMostSlots;
     ++next.index;
     const EntryView &old = block.view(stage);
     if (stage.n_tokens && !block.code_bits(stage) && next.index < old.end_stage) {
@@ -157,85 +146,44 @@ __device__ inline void describe_page(const RowsBlock &block, const EntryView &vi
     }
 }
 
-__device__ inline void open_slots(RowsTables *tables) {
-#if LK_ROWS_BULK
-    for (const uint64_t &barrier : tables->arrivals)
-        open_barrier(shared_address(&barrier), 1);
-    publish_barriers();
-#endif
-}
-
-// Copies of a stage: of runs of bytes that lie apart. Whole thread blocks.
-struct StageCopies {
-    uint32_t barrier;
-
-    __device__ __forceinline__ void expect(uint32_t bytes) const {
-#if LK_ROWS_BULK
-        if (threadIdx.x == 0)
-            expect_bytes(barrier, bytes);
-        __syncwarp();
-#endif
-    }
-    __device__ __forceinline__ void copy(uint32_t n, uint32_t to, const uint8_t *from,
-                                         uint32_t stride, uint32_t bytes) const {
-#if LK_ROWS_BULK
-        if (threadIdx.x < kWarp)
-            for (uint32_t i = threadIdx.x; i < n; i += kWarp)
-                copy_expected(to + i * bytes, from + i * stride, bytes, barrier);
-#else
-        const uint32_t n_warps = n > 1 ? kRowsWarps : 1;
-        const uint32_t thread = n > 1 ? threadIdx.x % kWarp : threadIdx.x;
-        const uint32_t step = 16 * (n > 1 ? kWarp : kRowsThreads);
+// Copy n runs of bytes that lie apart. Whole thread blocks.
+__device__ __forceinline__ void copy_runs(uint32_t n, uint32_t to, const uint8_t *from,
+                                          uint32_t stride, uint32_t bytes) {
+    const uint32_t n_warps = n > 1 ? kRowsWarps : 1;
+    const uint32_t thread = n > 1 ? threadIdx.x % kWarp : threadIdx.x;
+    const uint32_t step = 16 * (n > 1 ? kWarp : kRowsThreads);
 #pragma unroll 1
-        for (uint32_t i = n > 1 ? threadIdx.x / kWarp : 0; i < n; i += n_warps)
-            for (uint32_t at = 16 * thread; at < bytes; at += step)
-                copy_async(to + i * bytes + at, from + i * stride + at);
-#endif
-    }
-};
+    for (uint32_t i = n > 1 ? threadIdx.x / kWarp : 0; i < n; i += n_warps)
+        for (uint32_t at = 16 * thread; at < bytes; at += step)
+            copy_async(to + i * bytes + at, from + i * stride + at);
+}
 
 // Begin the copies of a stage.
 __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
     const EntryView &view = block.view(stage);
     const uint32_t slot = shared_address(block.slot(stage));
-    const StageCopies copies = {shared_address(&block.tables->arrivals[block.slot_index(stage)])};
     if (block.code_bits(stage)) {
         const PageView &page = view.pages[0];
         const FormatInfo &c = page.info;
-        copies.expect(c.payload_bytes + c.metadata_bytes);
-        copies.copy(1, slot, page.payload, 0, c.payload_bytes);
-        copies.copy(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
+        copy_runs(1, slot, page.payload, 0, c.payload_bytes);
+        copy_runs(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
         commit_copies();
         return;
     }
     if (stage.index == view.first_stage)
         describe_page(block, view);
     const uint32_t bytes = stage_tiles(stage) * kTileBytes;  // of a strip
-    uint32_t n_copied = 0;
-    for (uint32_t side = 0; side < 2; ++side)
-        if (view.pages[side].source == Source::kTiles)
-            n_copied += block.strips(side);
-    copies.expect(n_copied * bytes);
 #pragma unroll 1
     for (uint32_t side = 0; side < 2; ++side) {
         const PageView &page = view.pages[side];
         if (page.source != Source::kTiles)
             continue;
         const uint32_t tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
-        copies.copy(block.strips(side), slot + side * block.key_strips * bytes,
-                    page.payload + tile * kTileBytes, 2 * LK_STRIP_CHANNELS * page.info.page_tokens,
-                    bytes);
+        copy_runs(block.strips(side), slot + side * block.key_strips * bytes,
+                  page.payload + tile * kTileBytes, 2 * LK_STRIP_CHANNELS * page.info.page_tokens,
+                  bytes);
     }
     commit_copies();
-}
-
-// The copies of a stage are there: all of them, or the thread's own.
-__device__ __forceinline__ void await_copies(const RowsBlock &block, const Stage &stage) {
-#if LK_ROWS_BULK
-    await(shared_address(&block.tables->arrivals[block.slot_index(stage)]), block.round(stage));
-#else
-    wait_copies<0>();
-#endif
 }
 
 // A lane's registers of a tile of staged tokens, from the tile's first one on.
@@ -355,9 +303,6 @@ __device__ __noinline__ void finish_stage(const RowsBlock block, const Stage sta
         make_side(block, stage, to);
         to.tiles = to.tile(block.key_strips, 0);
     }
-#if LK_ROWS_BULK
-    order_stores();
-#endif
 }
 
 }  // namespace cuda
