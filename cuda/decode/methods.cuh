@@ -20,7 +20,7 @@ class ByF16 {
     static constexpr uint32_t kColumns = kTiles * 8;
     static constexpr int kTokenTiles = kPageTiles;
     static constexpr bool kSkipsRawPages = false;
-    static constexpr bool kLooksUpInLoop = true;
+    static constexpr bool kLooksUpInLoop = kStrips <= 16;  // see BySplitK
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     // A query in shared memory, in its copies.
