@@ -81,21 +81,19 @@ struct TileScale {
     float minimum[4];
 };
 
-template <bool kIsValue>
-LK_BOTH bool scales_by_row(const FormatInfo &c) {
-    return !kIsValue && c.is_token_axis;
+LK_BOTH bool scales_by_row(const FormatInfo &c, bool is_value) {
+    return !is_value && c.is_token_axis;
 }
 
-template <bool kIsValue>
-LK_BOTH TileScale load_scale(const FormatInfo &c, const uint8_t *metadata, uint32_t strip,
-                             uint32_t tile, uint32_t lane) {
+LK_BOTH TileScale load_scale(const FormatInfo &c, bool is_value, const uint8_t *metadata,
+                             uint32_t strip, uint32_t tile, uint32_t lane) {
     const uint32_t first =
         c.is_token_axis
             ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens + tile * LK_TILE_TOKENS
             : (strip * c.n_groups + tile * LK_TILE_TOKENS / c.group) * LK_STRIP_CHANNELS;
     const uint8_t *minima = metadata + c.minima_offset;
     TileScale scale;
-    if (!scales_by_row<kIsValue>(c)) {
+    if (!scales_by_row(c, is_value)) {
         load_parameters(metadata, c.parameter_bytes, first + 4 * (lane % 4), scale.range);
         load_parameters(minima, c.parameter_bytes, first + 4 * (lane % 4), scale.minimum);
         return scale;
@@ -199,10 +197,9 @@ LK_BOTH void scale_shared(const FormatInfo &c, const uint8_t *payload,
 
 // The A fragment of (strip, tile): the values of section 8 of docs/FORMAT.md, rounded to FP16 as a
 // dequantized page has them. position is find_strip(c, strip).
-template <bool kIsValue>
-LK_BOTH void load_values(const FormatInfo &c, const StripPosition &position, const uint8_t *payload,
-                         const uint8_t *metadata, uint32_t strip, uint32_t tile, uint32_t lane,
-                         uint32_t a[4]) {
+LK_BOTH void load_values(const FormatInfo &c, bool is_value, const StripPosition &position,
+                         const uint8_t *payload, const uint8_t *metadata, uint32_t strip,
+                         uint32_t tile, uint32_t lane, uint32_t a[4]) {
     const uint8_t *words = payload + position.offset;
     if (position.bits == 16) {
         const uint4 registers = reinterpret_cast<const uint4 *>(words)[tile * LK_LANES + lane];
@@ -212,9 +209,9 @@ LK_BOTH void load_values(const FormatInfo &c, const StripPosition &position, con
         a[3] = registers.w;
         return;
     }
-    const TileScale scale = load_scale<kIsValue>(c, metadata, strip, tile, lane);
+    const TileScale scale = load_scale(c, is_value, metadata, strip, tile, lane);
     load_codes(words, c.page_tokens, LK_LOW_BITS(position.bits), tile, lane, a);
-    if (!kIsValue && position.bits == 2 && c.n_shared) {
+    if (!is_value && position.bits == 2 && c.n_shared) {
         scale_shared(c, payload, position, scale, tile, lane, a);
         return;
     }
@@ -225,16 +222,22 @@ LK_BOTH void load_values(const FormatInfo &c, const StripPosition &position, con
         for (uint32_t r = 0; r < 4; ++r)
             a[r] |= high[r] << 2;
     }
-    if (scales_by_row<kIsValue>(c))
+    if (scales_by_row(c, is_value))
         scale_codes<true>(scale, position.bits, a);
     else
         scale_codes<false>(scale, position.bits, a);
 }
 
 template <bool kIsValue>
+LK_BOTH void load_values(const FormatInfo &c, const StripPosition &position, const uint8_t *payload,
+                         const uint8_t *metadata, uint32_t strip, uint32_t tile, uint32_t lane,
+                         uint32_t a[4]) {
+    load_values(c, kIsValue, position, payload, metadata, strip, tile, lane, a);
+}
+template <bool kIsValue>
 LK_BOTH void load_values(const FormatInfo &c, const uint8_t *payload, const uint8_t *metadata,
                          uint32_t strip, uint32_t tile, uint32_t lane, uint32_t a[4]) {
-    load_values<kIsValue>(c, find_strip(c, strip), payload, metadata, strip, tile, lane, a);
+    load_values(c, kIsValue, find_strip(c, strip), payload, metadata, strip, tile, lane, a);
 }
 
 }  // namespace cuda

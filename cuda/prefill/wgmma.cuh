@@ -2,7 +2,7 @@
 //
 // A warpgroup is four warps, each with 16 rows of A and of the sums; fragments are those of
 // fragment.cuh. B lies in shared memory as matrices of 8 rows (n) of 16 bytes (k).
-// wgmma exists on sm_90a alone.
+// wgmma exists on sm_90a alone, barriers and bulk copies from sm_90 on.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_WGMMA_CUH
@@ -113,16 +113,28 @@ __device__ __forceinline__ void await(uint32_t barrier, uint32_t parity) {
         "r"(parity)
         : "memory");
 }
-// Copy to shared memory: an arrival at the barrier, whose phase completes when the bytes are there.
-__device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, uint32_t bytes,
-                                          uint32_t barrier) {
+// An arrival at the barrier, whose phase completes when so many copied bytes are there, too.
+__device__ __forceinline__ void expect_bytes(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
+}
+// Copy bytes that the barrier expects to shared memory.
+__device__ __forceinline__ void copy_expected(uint32_t to, const uint8_t *from, uint32_t bytes,
+                                              uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::
             "r"(to),
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
+}
+__device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, uint32_t bytes,
+                                          uint32_t barrier) {
+    expect_bytes(barrier, bytes);
+    copy_expected(to, from, bytes, barrier);
+}
+// Copies of this kind come after the thread's own stores to shared memory.
+__device__ __forceinline__ void order_stores() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // A barrier of some of the thread block's warps. 0 is __syncthreads().
 template <int kBarrier, int kThreads>

@@ -1,4 +1,4 @@
-// Attention over rows: launches, and the merge of splits.
+// Attention of uneven layers: launches, and the merge of splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
@@ -19,67 +19,104 @@ LK_BOTH uint32_t merge_parts(uint32_t value_dim) {
     return (value_dim + kMergeChannels - 1) / kMergeChannels;
 }
 // Of a thread block's shared memory, in addition to rows_layout().
-constexpr uint32_t kStaticBytes = sizeof(RowsTables) + 1024;
-constexpr uint32_t kReservedBytes = 1024;  // by the system, for each thread block
+constexpr uint32_t kStaticBytes = sizeof(RowsTables) + 512;
 
-// Packed pages get the rest of the memory, as far as they, or a stage of 16-bit pages, can use it.
+struct SlotShape {
+    uint32_t n_slots;
+    uint32_t stage_tokens;
+    bool has_codes;
+};
+// Preferred from the first to the last.
+constexpr SlotShape kSlotShapes[] = {{2, 64, true},  {2, 48, true},  {2, 32, true},  {1, 64, true},
+                                     {1, 32, true},  {2, 64, false}, {2, 48, false}, {2, 32, false},
+                                     {1, 32, false}, {1, 16, false}};
+
+void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_bytes, RowsGrid *grid) {
+    const uint32_t tiles = 2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
+    const uint32_t output = 4 * grid->n_columns * (layer.value_dim + kOutputPad) / shape.n_slots;
+    grid->n_slots = shape.n_slots;
+    grid->stage_tokens = shape.stage_tokens;
+    grid->partial_tokens = shape.has_codes ? kMostRowsTokens : 64;
+    grid->page_bytes = shape.has_codes ? page_bytes : 0;
+    const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
+    grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
+    grid->shared_bytes = rows_layout(layer, *grid).total;
+}
+
+// page_bytes: of the layer's largest packed block; codes are multiplied in latent layers alone.
 cudaError_t cut_launch(const TileArgs &args, uint32_t page_bytes, RowsGrid *grid) {
     int device = 0;
     int most = 0;
-    int processor = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (error == cudaSuccess)
-        error =
-            cudaDeviceGetAttribute(&processor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (error != cudaSuccess)
         return error;
     const LayerArg &layer = args.layer;
-    const uint32_t fixed = rows_layout(layer, 0).total + kStaticBytes;
-    if (fixed > static_cast<uint32_t>(most))
-        return cudaErrorInvalidConfiguration;
-    const uint32_t raw = 2 * kRowsTokens * (layer.head_dim + stored_dim(layer, true));
-    const uint32_t wanted = page_bytes > raw ? page_bytes : raw;
-    const uint32_t rest = (static_cast<uint32_t>(most) - fixed) / 16 * 16;
-    grid->page_bytes = wanted < rest ? wanted : rest;
-    grid->shared_bytes = rows_layout(layer, grid->page_bytes).total;
-    const uint32_t used = grid->shared_bytes + kStaticBytes + kReservedBytes;
-    grid->n_resident = kRowsResident * used <= static_cast<uint32_t>(processor) ? kRowsResident : 1;
     const uint32_t n_columns = args.max_new * (layer.n_query_heads / layer.n_kv_heads);
-    grid->n_tiles = (n_columns + kRowsColumns - 1) / kRowsColumns;
-    return cudaSuccess;
+    for (const uint32_t columns : {kMostRowsColumns, kRowsColumns}) {
+        grid->n_columns = n_columns > kRowsColumns ? columns : kRowsColumns;
+        grid->n_tiles = (n_columns + grid->n_columns - 1) / grid->n_columns;
+        for (const SlotShape &shape : kSlotShapes) {
+            if (shape.has_codes && (!layer.is_latent || !page_bytes))
+                continue;
+            set_shape(layer, shape, page_bytes, grid);
+            if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
+                return cudaSuccess;
+        }
+    }
+    return cudaErrorInvalidConfiguration;
+}
+
+constexpr uint32_t kFirstSplits = 9;  // of a warp: enough for 144 multiprocessors
+
+__device__ __forceinline__ float4 load_four(const float *from, uint32_t offset) {
+    return __ldcg(reinterpret_cast<const float4 *>(from + offset));
+}
+__device__ __forceinline__ void add_weighed(const float4 &four, float weight, float4 *sum) {
+    sum->x = fmaf(four.x, weight, sum->x);
+    sum->y = fmaf(four.y, weight, sum->y);
+    sum->z = fmaf(four.z, weight, sum->z);
+    sum->w = fmaf(four.w, weight, sum->w);
 }
 
 // A thread block adds up the splits of 128 channels of a column: a warp takes every so many-th
 // split, a lane four channels, and the warps' sums meet in shared memory.
 __global__ void __launch_bounds__(kMergeThreads)
-    merge_rows(const __grid_constant__ TileArgs args, uint32_t n_tiles) {
+    merge_rows(const __grid_constant__ TileArgs args, uint32_t n_tiles, uint32_t n_columns) {
     __shared__ float weights[kMostRowsSplits];
     __shared__ float warp_values[2][kMergeWarps];
     __shared__ float4 sums[kMergeWarps][kWarp];
+    const uint32_t value_dim = args.layer.value_dim;
+    const uint32_t n_parts = merge_parts(value_dim);
+    const uint32_t column = blockIdx.x / n_parts;
+    const uint32_t at = column % n_columns;
+    const uint32_t stride = n_columns * (value_dim + 2);  // from split to split
+    const uint64_t first_split =
+        ((blockIdx.z * gridDim.y + blockIdx.y) * n_tiles + column / n_columns) * args.n_splits;
+    const float *partials = args.partials + first_split * stride;
+    const uint32_t warp = threadIdx.x / kWarp;
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t channel = blockIdx.x % n_parts * kMergeChannels + 4 * lane;
+    const float *from = partials + at * value_dim + min(channel, value_dim - 4);
+    // All that a launch reads is on its way at once: outputs of the first splits, and a thread has
+    // a split's reference and sum.
+    float4 first[kFirstSplits];
+#pragma unroll
+    for (uint32_t i = 0; i < kFirstSplits; ++i)
+        first[i] = load_four(from, min(warp + kMergeWarps * i, args.n_splits - 1) * stride);
+    const float *stats = partials + n_columns * value_dim + at +
+                         uint64_t{min(threadIdx.x, args.n_splits - 1)} * stride;
+    const bool exists = threadIdx.x < args.n_splits;
+    const float own = exists ? __ldcg(stats) : kNoReference;
+    const float own_sum = exists ? __ldcg(stats + n_columns) : 0;
     if (args.step.header->n_sequences != args.n_sequences ||
         args.step.header->n_tokens != args.n_tokens)
         return;
     const SequenceInfo &sequence = args.step.sequences[blockIdx.z];
     const uint32_t group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
-    const uint32_t value_dim = args.layer.value_dim;
-    const uint32_t n_parts = merge_parts(value_dim);
-    const uint32_t column = blockIdx.x / n_parts;
     if (column >= sequence.n_new * group_size)
         return;
-    const uint32_t at = column % kRowsColumns;
-    const uint32_t stride = kRowsColumns * (value_dim + 2);  // from split to split
-    const uint64_t first_split =
-        ((blockIdx.z * gridDim.y + blockIdx.y) * n_tiles + column / kRowsColumns) * args.n_splits;
-    const float *partials = args.partials + first_split * stride;
-    const uint32_t warp = threadIdx.x / kWarp;
-    const uint32_t lane = threadIdx.x % kWarp;
-    // A thread has a split's reference and sum.
-    const float *stats = partials + kRowsColumns * value_dim + at + uint64_t{threadIdx.x} * stride;
-    const bool exists = threadIdx.x < args.n_splits;
-    const float own = exists ? __ldcg(stats) : kNoReference;
-    const float own_sum = exists ? __ldcg(stats + kRowsColumns) : 0;
     const float highest = warp_max(own);
     if (lane == 0)
         warp_values[0][warp] = highest;
@@ -93,19 +130,14 @@ __global__ void __launch_bounds__(kMergeThreads)
         warp_values[1][warp] = weighed;
     __syncthreads();
     total.sum = warp_sum(lane < kMergeWarps ? warp_values[1][lane] : 0);
-    const uint32_t channel = blockIdx.x % n_parts * kMergeChannels + 4 * lane;
     float4 sum = make_float4(0, 0, 0, 0);
-    if (channel < value_dim) {
-        const float *from = partials + at * value_dim + channel;
-#pragma unroll 4
-        for (uint32_t i = warp; i < args.n_splits; i += kMergeWarps) {
-            const float4 four = __ldcg(reinterpret_cast<const float4 *>(from + i * stride));
-            sum.x = fmaf(four.x, weights[i], sum.x);
-            sum.y = fmaf(four.y, weights[i], sum.y);
-            sum.z = fmaf(four.z, weights[i], sum.z);
-            sum.w = fmaf(four.w, weights[i], sum.w);
-        }
-    }
+#pragma unroll
+    for (uint32_t i = 0; i < kFirstSplits; ++i)
+        if (warp + kMergeWarps * i < args.n_splits)
+            add_weighed(first[i], weights[warp + kMergeWarps * i], &sum);
+#pragma unroll 1
+    for (uint32_t i = warp + kMergeWarps * kFirstSplits; i < args.n_splits; i += kMergeWarps)
+        add_weighed(load_four(from, i * stride), weights[i], &sum);
     sums[warp][lane] = sum;
     __syncthreads();
     if (warp || channel >= value_dim)
@@ -144,7 +176,7 @@ uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms) 
     if (cut_launch(args, page_bytes, &grid) != cudaSuccess)
         return 1;
     const uint64_t n = uint64_t{grid.n_tiles} * args.layer.n_kv_heads * args.n_sequences;
-    const uint64_t most = uint64_t{grid.n_resident} * n_sms;
+    const uint64_t most = n_sms;
     if (!n || n >= most)
         return 1;
     const uint64_t splits = most / n;
@@ -152,7 +184,7 @@ uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms) 
 }
 
 uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms) {
-    return uint64_t{kRowsResident} * n_sms * rows_partial_floats(layer.value_dim);
+    return uint64_t{n_sms} * rows_partial_floats(kMostRowsColumns, layer.value_dim);
 }
 
 cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream) {
@@ -169,7 +201,7 @@ cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t 
     const uint32_t n_columns = args.max_new * (args.layer.n_query_heads / args.layer.n_kv_heads);
     const dim3 merges(n_columns * merge_parts(args.layer.value_dim), args.layer.n_kv_heads,
                       args.n_sequences);
-    merge_rows<<<merges, kMergeThreads, 0, stream>>>(args, grid.n_tiles);
+    merge_rows<<<merges, kMergeThreads, 0, stream>>>(args, grid.n_tiles, grid.n_columns);
     return cudaGetLastError();
 }
 

@@ -1,275 +1,219 @@
-// Attention over rows, of layers whose values are channels of their keys or of another dim: the
-// kernel. Query columns are the rows of both products.
+// Attention of uneven layers, whose values are channels of their keys or of another dim: the
+// kernel.
 //
-// S = Q K^T: a warp multiplies every fourth strip of 16 channels of half of a stage's tokens, whose
-// queries it keeps in registers; the sums meet in shared memory, where each column's threads make
-// weights of them. O += P V: a warp has every eighth strip of the values. A latent page is unpacked
-// once, and its rows are both operands.
+// S^T = K Q^T: a warp multiplies a share of the channels of a part of the stage's tokens; the
+// shares' sums meet in shared memory, where a warp makes weights of a column's. O^T += V^T P^T: a
+// warp has every so many-th strip of the values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_ATTEND_CUH
 #define LK_CUDA_ROWS_ATTEND_CUH
 
-#include "cuda/rows/queries.cuh"
+#include "cuda/rows/products.cuh"
 
 namespace lk {
 namespace cuda {
 
-constexpr int kShareStrips =
-    (kMostKeyStrips + kKeyShares - 1) / kKeyShares;        // of a warp's share of the channels
-constexpr int kOwnStrips = kMostValueStrips / kRowsWarps;  // of the output of a warp
-static_assert(kShareStrips * kKeyShares >= kMostKeyStrips, "shares hold all strips");
+constexpr uint32_t kOwnColumns = kMostRowsColumns / kRowsWarps;  // that a warp weighs
 
-constexpr int kColumnTiles = kRowsColumns / 16;
-constexpr uint32_t kColumnThreads = kRowsThreads / kRowsColumns;  // of a column
-constexpr uint32_t kOwnTokens = kRowsTokens / kColumnThreads;     // of a thread
-
-struct RowsWarp {
-    uint32_t queries[kShareStrips][kColumnTiles][4];
-    float out[kOwnStrips][2][kColumnTiles][4];
-    float reference;  // of the thread's column
-    float sum;        // of the weights of its tokens
+// What a thread keeps between stages: its part of the output, its columns' references, its parts of
+// their sums of weights.
+struct RowsThread {
+    OwnSums out;
+    float references[kOwnColumns];
+    float sums[kOwnColumns];
 };
-
-// The warp's share of the queries as A operands.
-__device__ __forceinline__ void take_queries(const RowsBlock &block, RowsWarp &warp) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t share = threadIdx.x / kWarp % kKeyShares;
-    const uint32_t at =
-        shared_address(block.keys) + lane % 16 * block.key_row_bytes() + 16 * (lane / 16);
-#pragma unroll
-    for (int i = 0; i < kShareStrips; ++i)
-#pragma unroll
-        for (int m = 0; m < kColumnTiles; ++m) {
-            const uint32_t strip = share + kKeyShares * i;
-            if (strip < block.key_strips)
-                load_matrices(warp.queries[i][m], at + 16 * m * block.key_row_bytes() + 32 * strip);
-        }
-}
-
-// The warp's sums of products, stored as [share][column][token].
-__device__ __forceinline__ void multiply_keys(const RowsBlock &block, const RowsWarp &warp,
-                                              float *partial) {
-    constexpr uint32_t kHalf = kRowsTokens / 2;
-    constexpr int kPairs = kHalf / 16;
-    const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t share = threadIdx.x / kWarp % kKeyShares;
-    const uint32_t first = threadIdx.x / kWarp / kKeyShares * kHalf;
-    const uint32_t row_bytes = block.key_row_bytes();
-    const uint32_t at = renewed(shared_address(block.keys)) +
-                        (first + lane % 8 + 8 * (lane / 16)) * row_bytes + 16 * (lane / 8 % 2);
-    float s[kColumnTiles][2 * kPairs][4] = {};
-#pragma unroll
-    for (int i = 0; i < kShareStrips; ++i) {
-        const uint32_t strip = share + kKeyShares * i;
-        if (strip >= block.key_strips)
-            continue;
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-            uint32_t b[4];
-            load_matrices(b, at + 16 * pair * row_bytes + 32 * strip);
-#pragma unroll
-            for (int m = 0; m < kColumnTiles; ++m) {
-                const uint32_t(&q)[4] = warp.queries[i][m];
-                mma(s[m][2 * pair], q[0], q[1], q[2], q[3], b[0], b[1]);
-                mma(s[m][2 * pair + 1], q[0], q[1], q[2], q[3], b[2], b[3]);
-            }
-        }
-    }
-    constexpr uint32_t kStride = kRowsTokens + kRowPad;
-    float *to = partial + (share * kRowsColumns + lane / 4) * kStride + first + 2 * (lane % 4);
-#pragma unroll
-    for (int m = 0; m < kColumnTiles; ++m)
-#pragma unroll
-        for (int n = 0; n < 2 * kPairs; ++n) {
-            float *own = to + 16 * m * kStride + 8 * n;
-            *reinterpret_cast<float2 *>(own) = make_float2(s[m][n][0], s[m][n][1]);
-            *reinterpret_cast<float2 *>(own + 8 * kStride) = make_float2(s[m][n][2], s[m][n][3]);
-        }
-}
 
 // What a stage's products need to become weights.
 struct RowsStage {
     uint32_t first_token;  // position
     uint32_t n_tokens;
-    bool shapes;  // logits take more than a factor
-    bool hides;   // some tokens are hidden from some columns
+    bool has_codes;  // of a whole page; else a thread has one pair of tokens
+    bool hides;      // some tokens are hidden from some columns
 };
 
-// A thread's tokens of its column: sums of products become weights. The reference lies kBelow
-// under the highest logit and is raised once a logit passes it by kHeadroom; `shrinks` are what the
-// columns' output is multiplied by then. Returns whether it was raised.
-__device__ __forceinline__ bool weigh(const TileArgs &args, const RowsBlock &block,
-                                      const RowsStage &stage, const float *partial, __half *weights,
-                                      float *shrinks, RowsWarp &warp) {
-    constexpr uint32_t kStride = kRowsTokens + kRowPad;
-    const RowsTables &tables = *block.tables;
-    const uint32_t column = threadIdx.x / kColumnThreads;
-    // Two neighbours, then the next two of the column's threads.
-    const auto token_of = [](uint32_t i) {
-        return 2 * (threadIdx.x % kColumnThreads + kColumnThreads * (i / 2)) + i % 2;
-    };
+// The arrays of rows_layout() that products and weights go through.
+struct RowsSums {
+    float *partial;
+    uint32_t partial_stride;
+    float *minima;
+    __half *weights;
+    uint32_t weight_stride;
+    float *shrinks;  // of the columns: what their output is multiplied by
+    float *sums;     // of the weights of the stage
+};
+
+// A thread's tokens of a column: sums of products become weights. The reference lies kBelow
+// under the highest logit and is raised once a logit passes it by kHeadroom. Returns whether it was
+// raised.
+__device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &tables,
+                                      const RowsStage &stage, const RowsSums &at,
+                                      uint32_t n_columns, uint32_t column, float &reference,
+                                      float &row_sum) {
+    constexpr uint32_t kPairs = kMostRowsTokens / 2 / kWarp;
+    const uint32_t lane = threadIdx.x % kWarp;
     const float factor = logit_factor(args.layer);
-    float logits[kOwnTokens];
+    const float *products = at.partial + column * at.partial_stride;
+    uint32_t seen = ~0u;  // a bit for each token; the loop stays one, to be short
+#pragma unroll 1
+    for (uint32_t i = 0; stage.hides && i < 2 * kPairs; ++i) {
+        const uint32_t token = 2 * (lane + kWarp * (i / 2)) + i % 2;
+        if (token < stage.n_tokens && !is_visible(args, tables, column, stage.first_token + token))
+            seen ^= 1u << i;
+    }
+    float least = 0;
+    if (stage.has_codes)
+#pragma unroll
+        for (uint32_t i = 0; i < kRowsWarps / 4; ++i) {
+            const float4 four =
+                reinterpret_cast<const float4 *>(at.minima + column * kRowsWarps)[i];
+            least += (four.x + four.y) + (four.z + four.w);
+        }
+    float logits[2 * kPairs];
     float high = -INFINITY;
 #pragma unroll
-    for (uint32_t i = 0; i < kOwnTokens; i += 2) {
-        float2 x = make_float2(0, 0);
+    for (uint32_t pair = 0; pair < kPairs; ++pair) {
+        const uint32_t token = 2 * (lane + kWarp * pair);
+        float2 x = make_float2(least, least);
+        if (pair == 0 || stage.has_codes)
 #pragma unroll
-        for (uint32_t share = 0; share < kKeyShares; ++share) {
-            const float2 own = *reinterpret_cast<const float2 *>(
-                partial + (share * kRowsColumns + column) * kStride + token_of(i));
-            x.x += own.x;
-            x.y += own.y;
-        }
-        logits[i] = x.x;
-        logits[i + 1] = x.y;
+            for (uint32_t share = 0; share < kKeyShares; ++share) {
+                const float2 own = *reinterpret_cast<const float2 *>(
+                    products + share * n_columns * at.partial_stride + token);
+                x.x += own.x;
+                x.y += own.y;
+            }
+        logits[2 * pair] = fmaf(x.x, tables.factors[column], tables.offsets[column]);
+        logits[2 * pair + 1] = fmaf(x.y, tables.factors[column], tables.offsets[column]);
     }
-    uint32_t seen = 0;  // a bit for each token; the loop stays one, to be short
+    if (args.layer.soft_cap > 0)
+#pragma unroll
+        for (float &logit : logits)
+            logit = shape_logit(args.layer, logit);
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * kPairs; ++i) {
+        // Rounded before the reference is subtracted, so that none lies above its own.
+        logits[i] = __fmul_rn(logits[i], factor);
+        const uint32_t token = 2 * (lane + kWarp * (i / 2)) + i % 2;
+        if (token >= stage.n_tokens || !(seen >> i & 1))
+            logits[i] = -INFINITY;
+        high = fmaxf(high, logits[i]);
+    }
+    const bool is_raised = __any_sync(kAllLanes, high > reference + kHeadroom);
+    float raised = reference;
+    if (is_raised)
+        raised = fmaxf(reference, warp_max(high) - kBelow);
+    const float shrink = exp2_fast(reference - raised);
+    reference = raised;
+    float sum = 0;
+#pragma unroll
+    for (uint32_t pair = 0; pair < kPairs; ++pair) {
+        if (pair && !stage.has_codes)
+            continue;
+        const float low = exp2_fast(logits[2 * pair] - raised);
+        const float next = exp2_fast(logits[2 * pair + 1] - raised);
+        sum += low + next;
+        *reinterpret_cast<uint32_t *>(at.weights + column * at.weight_stride +
+                                      2 * (lane + kWarp * pair)) = pack_f16(low, next);
+    }
+    row_sum = fmaf(row_sum, shrink, sum);
+    const float all = stage.has_codes ? warp_sum(sum) : 0;
+    if (lane == 0) {
+        at.shrinks[column] = shrink;
+        at.sums[column] = all;
+    }
+    return is_raised;
+}
+
+static_assert(kOwnColumns == 2, "they are swapped");
+__device__ __forceinline__ void swap_two(float (&two)[2]) {
+    const float first = two[0];
+    two[0] = two[1];
+    two[1] = first;
+}
+__device__ __forceinline__ bool weigh_columns(const TileArgs &args, const RowsBlock &block,
+                                              const RowsStage &stage, const RowsSums &at,
+                                              RowsThread &thread) {
+    bool is_raised = false;
+    // One copy of the code: the columns' numbers take turns.
 #pragma unroll 1
-    for (uint32_t i = 0; stage.hides && i < kOwnTokens; ++i) {
-        const uint32_t token = token_of(i);
-        if (token < stage.n_tokens && is_visible(args, tables, column, stage.first_token + token))
-            seen |= 1u << i;
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < kOwnTokens; ++i) {
-        float x = logits[i];
-        if (stage.shapes)
-            x = shape_logit(args.layer, fmaf(x, tables.factors[column], tables.offsets[column]));
-        // Rounded before the reference is subtracted, so that none lies above its own reference.
-        x = __fmul_rn(x, factor);
-        x = stage.hides && !(seen >> i & 1) ? -INFINITY : x;
-        logits[i] = x;
-        high = fmaxf(high, x);
-    }
-    high = reduce_column<kColumnThreads>(high, [](float a, float b) { return fmaxf(a, b); });
-    const bool is_raised = high > warp.reference + kHeadroom;
-    const float raised = is_raised ? fmaxf(warp.reference, high - kBelow) : warp.reference;
-    const float shrink = exp2_fast(warp.reference - raised);
-    warp.reference = raised;
-    warp.sum *= shrink;
-    if (threadIdx.x % kColumnThreads == 0)
-        shrinks[column] = shrink;
-#pragma unroll
-    for (uint32_t i = 0; i < kOwnTokens; i += 2) {
-        const float low = exp2_fast(logits[i] - raised);
-        const float next = exp2_fast(logits[i + 1] - raised);
-        warp.sum += low + next;
-        *reinterpret_cast<uint32_t *>(weights + column * kStride + token_of(i)) =
-            pack_f16(low, next);
+    for (uint32_t i = 0; i < kOwnColumns; ++i) {
+        const uint32_t column = threadIdx.x / kWarp + kRowsWarps * i;
+        if (column < block.n_columns)
+            is_raised |= weigh(args, *block.tables, stage, at, block.n_columns, column,
+                               thread.references[0], thread.sums[0]);
+        swap_two(thread.references);
+        swap_two(thread.sums);
     }
     return is_raised;
 }
 
 // Multiply the warp's output by a number of each column.
-__device__ __forceinline__ void scale_columns(const float *factors, RowsWarp &warp) {
-    const uint32_t row = threadIdx.x % kWarp / 4;
+__device__ __forceinline__ void scale_columns(const float *factors, OwnSums &out) {
 #pragma unroll
-    for (int m = 0; m < kColumnTiles; ++m) {
-        const float low = factors[16 * m + row];
-        const float high = factors[16 * m + row + 8];
+    for (int n = 0; n < kEights; ++n)
 #pragma unroll
-        for (int i = 0; i < kOwnStrips; ++i)
+        for (int j = 0; j < 2; ++j) {
+            const float factor = factors[8 * n + 2 * (threadIdx.x % 4) + j];
 #pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                warp.out[i][n][m][0] *= low;
-                warp.out[i][n][m][1] *= low;
-                warp.out[i][n][m][2] *= high;
-                warp.out[i][n][m][3] *= high;
-            }
-    }
-}
-
-__device__ __forceinline__ void multiply_values(const RowsBlock &block, bool is_latent,
-                                                uint32_t n_strips, uint32_t n_tokens,
-                                                const __half *weights, RowsWarp &warp) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t first_strip = threadIdx.x / kWarp;
-    constexpr uint32_t kWeightBytes = 2 * (kRowsTokens + kRowPad);
-    const uint32_t weights_at =
-        renewed(shared_address(weights)) + lane % 16 * kWeightBytes + 16 * (lane / 16);
-    const uint32_t row_bytes = is_latent ? block.key_row_bytes() : block.value_row_bytes();
-    // Of latent rows tokens are the rows of matrices, which are transposed; else channels are.
-    const uint32_t values_at =
-        renewed(shared_address(is_latent ? block.keys : block.values)) +
-        (is_latent ? lane % 16 * row_bytes + 16 * (lane / 16)
-                   : (lane % 8 + 8 * (lane / 16)) * row_bytes + 16 * (lane / 8 % 2));
-#pragma unroll 1
-    for (uint32_t tile = 0; tile * LK_TILE_TOKENS < n_tokens; ++tile) {
-        uint32_t p[kColumnTiles][4];
-#pragma unroll
-        for (int m = 0; m < kColumnTiles; ++m)
-            load_matrices(p[m], weights_at + 16 * m * kWeightBytes + 32 * tile);
-#pragma unroll
-        for (int i = 0; i < kOwnStrips; ++i) {
-            const uint32_t strip = first_strip + kRowsWarps * i;
-            if (strip >= n_strips)
-                continue;
-            uint32_t b[4];
-            if (is_latent)
-                load_matrices_transposed(b, values_at + 16 * tile * row_bytes + 32 * strip);
-            else
-                load_matrices(b, values_at + 16 * strip * row_bytes + 32 * tile);
-#pragma unroll
-            for (int m = 0; m < kColumnTiles; ++m) {
-                mma(warp.out[i][0][m], p[m][0], p[m][1], p[m][2], p[m][3], b[0], b[1]);
-                mma(warp.out[i][1][m], p[m][0], p[m][1], p[m][2], p[m][3], b[2], b[3]);
+            for (int i = 0; i < kOwnStrips; ++i) {
+                out[i][n][j] *= factor;
+                out[i][n][2 + j] *= factor;
             }
         }
-    }
 }
 
 // Floats of a thread block's split: [columns][value_dim] outputs, then references and sums.
-__host__ __device__ inline uint64_t rows_partial_floats(uint32_t value_dim) {
-    return static_cast<uint64_t>(kRowsColumns) * (value_dim + 2);
+__host__ __device__ inline uint64_t rows_partial_floats(uint32_t n_columns, uint32_t value_dim) {
+    return static_cast<uint64_t>(n_columns) * (value_dim + 2);
 }
 
-// Close the columns, by the threads of each: their sums go to the floats of a split, if there is
+// Close the columns, by the warp of each: their sums go to the floats of a split, if there is
 // one, or become what the output is multiplied by.
-__device__ __forceinline__ void close_columns(const TileArgs &args, const Mask &mask,
-                                              float *partial, float *factors,
-                                              const RowsWarp &warp) {
-    const uint32_t column = threadIdx.x / kColumnThreads;
-    const float sum =
-        reduce_column<kColumnThreads>(warp.sum, [](float a, float b) { return a + b; });
-    if (threadIdx.x % kColumnThreads)
-        return;
-    Total total = {warp.reference, sum};
-    factors[column] = 1;
-    if (column >= mask.n_columns)
-        return;
-    if (partial) {
-        float *references = partial + kRowsColumns * args.layer.value_dim;
-        references[column] = total.reference;
-        references[kRowsColumns + column] = total.sum;
-        return;
+__device__ __forceinline__ void close_columns(const TileArgs &args, const RowsBlock &block,
+                                              float *partial, float *factors, RowsThread &thread) {
+    const Mask &mask = block.tables->mask;
+#pragma unroll 1
+    for (uint32_t i = 0; i < kOwnColumns; ++i) {
+        const uint32_t column = threadIdx.x / kWarp + kRowsWarps * i;
+        Total total = {thread.references[0], warp_sum(thread.sums[0])};
+        swap_two(thread.references);
+        swap_two(thread.sums);
+        if (threadIdx.x % kWarp || column >= block.n_columns)
+            continue;
+        factors[column] = 1;
+        if (column >= mask.n_columns)
+            continue;
+        if (partial) {
+            float *references = partial + block.n_columns * args.layer.value_dim;
+            references[column] = total.reference;
+            references[block.n_columns + column] = total.sum;
+            continue;
+        }
+        const QueryColumn query =
+            query_column(mask.sequence, mask.kv_head, mask.group_size, mask.first_column + column);
+        const float shrink = add_sink(args.layer, query.head, &total);
+        store_lse(args, query, total);
+        factors[column] = shrink * inverse(total.sum);
     }
-    const QueryColumn query =
-        query_column(mask.sequence, mask.kv_head, mask.group_size, mask.first_column + column);
-    const float shrink = add_sink(args.layer, query.head, &total);
-    store_lse(args, query, total);
-    factors[column] = shrink * inverse(total.sum);
 }
-
-// The output goes through shared memory, [column][value_dim], which takes the place of the rows.
-__device__ __forceinline__ void put_output(uint32_t value_dim, float *to, const RowsWarp &warp) {
+// The output goes through shared memory, [column][channel], which takes the place of the slots.
+constexpr uint32_t kOutputPad = 4;  // numbers after a column's: lanes reach different banks
+__device__ __forceinline__ void put_output(uint32_t value_dim, bool is_wide, float *to,
+                                           const OwnSums &out) {
     const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t stride = value_dim + kOutputPad;
 #pragma unroll
     for (int i = 0; i < kOwnStrips; ++i) {
-        const uint32_t strip = threadIdx.x / kWarp + kRowsWarps * i;
-        if (strip * LK_STRIP_CHANNELS >= value_dim)
+        const uint32_t channel =
+            (threadIdx.x / kWarp + kRowsWarps * i) * LK_STRIP_CHANNELS + lane / 4;
+        if (channel >= value_dim)
             continue;
 #pragma unroll
-        for (int m = 0; m < kColumnTiles; ++m)
+        for (int n = 0; n < kEights; ++n)
 #pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                float *own = to + (16 * m + lane / 4) * value_dim + strip * LK_STRIP_CHANNELS +
-                             8 * n + 2 * (lane % 4);
-                const float(&out)[4] = warp.out[i][n][m];
-                *reinterpret_cast<float2 *>(own) = make_float2(out[0], out[1]);
-                *reinterpret_cast<float2 *>(own + 8 * value_dim) = make_float2(out[2], out[3]);
-            }
+            for (int j = 0; (n < kEights / 2 || is_wide) && j < 4; ++j)
+                to[(8 * n + 2 * (lane % 4) + j % 2) * stride + channel + j / 2 * 8] = out[i][n][j];
     }
 }
 __device__ __noinline__ void store_columns(const TileArgs &args, const Mask &mask, float *partial,
@@ -277,7 +221,8 @@ __device__ __noinline__ void store_columns(const TileArgs &args, const Mask &mas
     const uint32_t quads = args.layer.value_dim / 4;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < mask.n_columns * quads; i += kRowsThreads) {
-        const float4 four = reinterpret_cast<const float4 *>(from)[i];
+        const float4 four = *reinterpret_cast<const float4 *>(
+            from + i / quads * (args.layer.value_dim + kOutputPad) + 4 * (i % quads));
         if (partial) {
             reinterpret_cast<float4 *>(partial)[i] = four;
             continue;
@@ -291,32 +236,26 @@ __device__ __noinline__ void store_columns(const TileArgs &args, const Mask &mas
     }
 }
 
-// The stage after one, or the first one after none.
-__device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
-                                      const Stage stage) {
-    const bool is_first = !stage.n_tokens;
-    const EntryView &view = block.view(stage);
-    if (is_first || stage.index + 1 == view.end_stage)
-        return enter_page(args, block, is_first ? block.tables->mask.page_begin : stage.page + 1,
-                          0);
-    Stage next = stage;
-    ++next.index;
-    stage_position(view, block.stage_tokens, &next);
-    return next;
+__device__ __forceinline__ Codes find_codes(const RowsBlock &block, const Stage &stage,
+                                            uint32_t slot) {
+    const FormatInfo &c = block.view(stage).pages[0].info;
+    const uint32_t ranges = slot + c.payload_bytes;
+    return {block.code_bits(stage), c.page_tokens, slot, ranges, ranges + c.minima_offset};
 }
 
-__global__ void __launch_bounds__(kRowsThreads, kRowsResident)
+__global__ void __launch_bounds__(kRowsThreads, 1)
     attend_rows(const __grid_constant__ TileArgs args, const __grid_constant__ RowsGrid grid) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ RowsTables tables;
-    __shared__ float shrinks[kRowsColumns];
+    __shared__ float column_values[2][kMostRowsColumns];
     const TilePosition position = {blockIdx.z / args.n_splits, blockIdx.y,
                                    gridDim.x - 1 - blockIdx.x};
     const uint32_t split = blockIdx.z % args.n_splits;
     Mask &mask = tables.mask;
     if (threadIdx.x == 0) {
-        mask.stage_tokens = kRowsTokens;
-        if (find_mask(args, position, kRowsColumns, &mask))
+        open_slots(&tables);
+        mask.stage_tokens = grid.stage_tokens;
+        if (find_mask(args, position, grid.n_columns, &mask))
             cut_pages(args, 0, mask.blocks.n + mask.staged.n, split, &mask);
         else
             mask.n_columns = 0;
@@ -324,68 +263,84 @@ __global__ void __launch_bounds__(kRowsThreads, kRowsResident)
     __syncthreads();
     if (!mask.n_columns)
         return;
-    const RowsLayout layout = rows_layout(args.layer, grid.page_bytes);
-    RowsBlock block;
-    block.tables = &tables;
-    block.keys = memory;
-    block.values = memory + layout.values;
-    block.pages = memory + layout.pages;
-    block.key_strips = args.layer.head_dim / LK_STRIP_CHANNELS;
-    block.value_strips = stored_dim(args.layer, true) / LK_STRIP_CHANNELS;
-    block.page_bytes = grid.page_bytes;
-    auto *partial = reinterpret_cast<float *>(memory + layout.partial);
-    auto *weights = reinterpret_cast<__half *>(memory + layout.weights);
-    const uint32_t value_strips = args.layer.value_dim / LK_STRIP_CHANNELS;
+    const RowsLayout layout = rows_layout(args.layer, grid);
+    const RowsBlock block = {&tables,
+                             memory,
+                             memory + layout.queries,
+                             grid.n_slots,
+                             grid.slot_bytes,
+                             grid.page_bytes,
+                             grid.stage_tokens,
+                             grid.n_columns,
+                             args.layer.head_dim / LK_STRIP_CHANNELS,
+                             stored_dim(args.layer, true) / LK_STRIP_CHANNELS};
+    const RowsSums sums = {reinterpret_cast<float *>(memory + layout.partial),
+                           grid.partial_tokens + kPartialPad,
+                           reinterpret_cast<float *>(memory + layout.minima),
+                           reinterpret_cast<__half *>(memory + layout.weights),
+                           grid.partial_tokens + kWeightPad,
+                           column_values[0],
+                           column_values[1]};
     const WarpColumns all = {0, mask.n_columns, mask.first_position, mask.last_position,
                              mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
 
+    const bool copies_ahead = grid.n_slots > 1;
+    Stage stage = advance(args, block, {0, 0, 0, 0, 2 * kMostSlots - 1});
+    if (stage.n_tokens)
+        begin_stage(block, stage);
     load_positions(args, &tables);
-    const bool has_factors = __syncthreads_or(load_query_rows(args, block, kRowsColumns));
-    RowsWarp warp = {};
-    warp.reference = kNoReference;
-    take_queries(block, warp);
-    RowsStage now;
-    now.shapes = has_factors || args.layer.soft_cap > 0;
-    Stage stage = {};
+    load_query_columns(args, block);
+    RowsThread thread = {};
+    for (float &reference : thread.references)
+        reference = kNoReference;
 #pragma unroll 1
-    while (true) {
+    while (stage.n_tokens) {
+        await_copies(block, stage);
+        finish_stage(block, stage);
+        const uint32_t slot = renewed(shared_address(block.slot(stage)));
+        const Codes codes = find_codes(block, stage, slot);
         const Stage next = advance(args, block, stage);
-        __syncthreads();  // the rows are there, and what they were made of is free
-        if (next.n_tokens)
+        __syncthreads();  // the stage is there, and what the one before was read from is free
+        if (next.n_tokens && copies_ahead)
             begin_stage(block, next);
-        if (stage.n_tokens) {
-            multiply_keys(block, warp, partial);
+        const uint32_t n_tiles = stage_tiles(stage);
+        if (block.is_wide())
+            multiply_keys<true>(block, codes, slot, n_tiles, sums.partial, sums.partial_stride,
+                                sums.minima);
+        else
+            multiply_keys<false>(block, codes, slot, n_tiles, sums.partial, sums.partial_stride,
+                                 sums.minima);
+        __syncthreads();
+        const RowsStage now = {stage.first_token, stage.n_tokens, codes.bits != 0,
+                               !all_are_visible(args.layer, all, stage, 1)};
+        if (__syncthreads_or(weigh_columns(args, block, now, sums, thread)))
+            scale_columns(sums.shrinks, thread.out);
+        const ValueWork work = {args.layer.value_dim / LK_STRIP_CHANNELS, n_tiles,
+                                weights_address(sums.weights, sums.weight_stride),
+                                sums.weight_stride, sums.sums};
+        if (block.is_wide())
+            multiply_values<true>(block, codes, slot, work, thread.out);
+        else
+            multiply_values<false>(block, codes, slot, work, thread.out);
+        if (next.n_tokens && !copies_ahead) {
             __syncthreads();
-            now.first_token = stage.first_token;
-            now.n_tokens = stage.n_tokens;
-            now.hides = !all_are_visible(args.layer, all, stage, kRowsTokens);
-            const bool is_raised = weigh(args, block, now, partial, weights, shrinks, warp);
-            if (__syncthreads_or(is_raised))
-                scale_columns(shrinks, warp);
-            multiply_values(block, args.layer.is_latent, value_strips, stage.n_tokens, weights,
-                            warp);
+            begin_stage(block, next);
         }
         stage = next;
-        if (!stage.n_tokens)
-            break;
-        wait_copies<0>();
-        __syncthreads();
-        make_rows(block, stage);
     }
     const uint32_t index =
         ((position.sequence * gridDim.y + position.kv_head) * gridDim.x + position.tile) *
             args.n_splits +
         split;
-    float *own_split = args.n_splits > 1
-                           ? args.partials + index * rows_partial_floats(args.layer.value_dim)
-                           : nullptr;
+    const uint64_t n_floats = rows_partial_floats(block.n_columns, args.layer.value_dim);
+    float *own_split = args.n_splits > 1 ? args.partials + index * n_floats : nullptr;
     __syncthreads();
-    close_columns(args, mask, own_split, shrinks, warp);
+    close_columns(args, block, own_split, sums.shrinks, thread);
     __syncthreads();
     if (!own_split)
-        scale_columns(shrinks, warp);
+        scale_columns(sums.shrinks, thread.out);
     auto *output = reinterpret_cast<float *>(memory);
-    put_output(args.layer.value_dim, output, warp);
+    put_output(args.layer.value_dim, block.is_wide(), output, thread.out);
     __syncthreads();
     store_columns(args, mask, own_split, output);
 }

@@ -10,40 +10,44 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kRowsWarps = 8;
+constexpr uint32_t kRowsWarps = 16;
 constexpr uint32_t kRowsThreads = 32 * kRowsWarps;
-constexpr uint32_t kRowsColumns = 16;  // query columns of a thread block
-constexpr uint32_t kRowsTokens = 32;   // of a stage
+constexpr uint32_t kRowsColumns = 16;  // query columns of a thread block, or twice as many
+constexpr uint32_t kMostRowsColumns = 2 * kRowsColumns;
+constexpr uint32_t kMostRowsTokens = 128;  // of a stage: a packed page's codes are one
 constexpr uint32_t kMostRowsSplits = 512;
-constexpr uint32_t kRowsResident = 2;  // thread blocks of a multiprocessor, for whose registers the
-                                       // kernel is compiled
 
 struct RowsGrid {
-    uint32_t n_tiles;     // thread blocks that the columns of the longest sequence need
-    uint32_t page_bytes;  // shared memory for packed pages, or for a stage of 16-bit ones
+    uint32_t n_columns;       // query columns of a thread block
+    uint32_t n_tiles;         // thread blocks that the columns of the longest sequence need
+    uint32_t stage_tokens;    // of FP16 tiles
+    uint32_t partial_tokens;  // most of a stage; less than a page's: codes are not multiplied
+    uint32_t page_bytes;      // of a packed page whose codes are multiplied
+    uint32_t slot_bytes;
+    uint32_t n_slots;
     uint32_t shared_bytes;
-    uint32_t n_resident;  // thread blocks that a multiprocessor has at once
 };
 
-// Where a thread block's arrays lie in its dynamic shared memory, in bytes. Rows begin at 0.
+// Where a thread block's arrays lie in its dynamic shared memory, in bytes. Slots begin at 0.
 struct RowsLayout {
-    uint32_t values;   // [channel][token] in FP16, of layers that are not latent
+    uint32_t queries;  // [strip][16 columns][lane] B operands
     uint32_t partial;  // [share of the channels][column][token] sums of products
+    uint32_t minima;   // [warp][column] sums of products with minima
     uint32_t weights;  // [column][token] in FP16
-    uint32_t pages;
     uint32_t total;
 };
 constexpr uint32_t kKeyShares = 4;  // of the channels, by warps
-constexpr uint32_t kRowPad = 8;     // numbers after a row: neighbours begin in other banks
-constexpr RowsLayout rows_layout(const LayerArg &layer, uint32_t page_bytes) {
-    constexpr uint32_t kRow = kRowsTokens + kRowPad;
+// Numbers after a column's: lanes reach different banks.
+constexpr uint32_t kPartialPad = 4;
+constexpr uint32_t kWeightPad = 8;
+constexpr RowsLayout rows_layout(const LayerArg &layer, const RowsGrid &grid) {
     RowsLayout layout{};
-    layout.values = 2 * kRowsTokens * (layer.head_dim + kRowPad);
-    const uint32_t value_rows = layer.is_latent ? 0 : layer.value_dim;
-    layout.partial = layout.values + 2 * value_rows * kRow;
-    layout.weights = layout.partial + 4 * kKeyShares * kRowsColumns * kRow;
-    layout.pages = layout.weights + 2 * kRowsColumns * kRow;
-    layout.total = layout.pages + page_bytes;
+    const uint32_t columns = grid.n_columns;
+    layout.queries = grid.n_slots * grid.slot_bytes;
+    layout.partial = layout.queries + 2 * columns * layer.head_dim;
+    layout.minima = layout.partial + 4 * kKeyShares * columns * (grid.partial_tokens + kPartialPad);
+    layout.weights = layout.minima + 4 * kRowsWarps * columns;
+    layout.total = layout.weights + 2 * columns * (grid.partial_tokens + kWeightPad);
     return layout;
 }
 

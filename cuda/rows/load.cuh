@@ -1,88 +1,154 @@
-// Attention over rows: from pages to FP16 rows in shared memory, keys [token][channel], values of
-// layers that are not latent [channel][token]; channels in their own order.
+// Attention of uneven layers: what a stage's products read, in slots of shared memory.
 //
-// Packed pages are copied whole and 16-bit pages a stage at a time while the stage before is
-// multiplied; what shared memory does not hold is read where it lies. The warps share the work of
-// making rows, once for all columns of the thread block.
+// A slot holds the codes of a latent page of one width, whose codes are multiplied as they are, or
+// FP16 tiles of a stage: [strip][tile][lane][4 words] of the keys, then of the values of layers
+// that are not latent, as in 16-bit pages; channels in their own order. 16-bit pages are copied,
+// tiles of all other pages are made, once for all columns of the thread block.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_LOAD_CUH
 #define LK_CUDA_ROWS_LOAD_CUH
 
 #include "cuda/prefill/queries.cuh"
-#include "cuda/prefill/stages.cuh"
+#include "cuda/prefill/wgmma.cuh"
 #include "cuda/rows/grid.h"
 
 namespace lk {
 namespace cuda {
 
+#if __CUDA_ARCH__ >= 900
+#define LK_ROWS_BULK 1  // one warp copies, others await a barrier
+#else
+#define LK_ROWS_BULK 0
+#endif
+constexpr uint32_t kMostSlots = 2;
+
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
-static_assert(kRowsTokens == 2 * LK_TILE_TOKENS, "a warp unpacks a strip of a stage at once");
 
 struct RowsTables : ColumnTables {
+    uint64_t arrivals[kMostSlots];  // barriers, where copies are bulk
     EntryView views[kPageBatch];
-    StripInfo strips[2][kMostKeyStrips];  // of the page under way
-    uint16_t orders[2][LK_MAX_HEAD_DIM];  // stored channel -> channel, where it has an order
+    uint32_t code_bits[kPageBatch];       // of pages whose codes are multiplied, else 0
+    uint16_t orders[2][LK_MAX_HEAD_DIM];  // stored channel -> channel, where a page has an order
     uint32_t has_order[2];
 };
 
 // The fields of a thread block that the functions below need.
 struct RowsBlock {
     RowsTables *tables;
-    uint8_t *keys;    // rows
-    uint8_t *values;  // rows
-    uint8_t *pages;
+    uint8_t *slots;
+    uint8_t *queries;
+    uint32_t n_slots;
+    uint32_t slot_bytes;
+    uint32_t page_bytes;
+    uint32_t stage_tokens;
+    uint32_t n_columns;
     uint32_t key_strips;
     uint32_t value_strips;  // of stored values: 0 in a latent layer
-    uint32_t page_bytes;
-    static constexpr uint32_t stage_tokens = kRowsTokens;
-    static constexpr uint32_t page_stride = 0;  // no page is copied before the one that it follows
 
+    __device__ uint32_t view_index(const Stage &stage) const {
+        return (stage.page - tables->mask.page_begin) % kPageBatch;
+    }
     __device__ const EntryView &view(const Stage &stage) const {
-        return tables->views[(stage.page - tables->mask.page_begin) % kPageBatch];
+        return tables->views[view_index(stage)];
     }
+    __device__ uint32_t code_bits(const Stage &stage) const {
+        return tables->code_bits[view_index(stage)];
+    }
+    // Stages count in Stage.parity, modulo four.
+    __device__ uint32_t slot_index(const Stage &stage) const {
+        return n_slots == kMostSlots ? stage.parity % kMostSlots : 0;
+    }
+    __device__ uint8_t *slot(const Stage &stage) const {
+        return slots + slot_index(stage) * slot_bytes;
+    }
+    // Of the stages that the slot has had, modulo two.
+    __device__ uint32_t round(const Stage &stage) const {
+        return n_slots == kMostSlots ? stage.parity / kMostSlots : stage.parity % 2;
+    }
+    __device__ bool is_wide() const { return n_columns > kRowsColumns; }
+    __device__ uint32_t query_strip_bytes() const { return n_columns / 16 * kTileBytes; }
     __device__ uint32_t strips(uint32_t side) const { return side ? value_strips : key_strips; }
-    __device__ uint32_t key_row_bytes() const {
-        return 2 * (key_strips * LK_STRIP_CHANNELS + kRowPad);
-    }
-    __device__ uint32_t value_row_bytes() const { return 2 * (kRowsTokens + kRowPad); }
 };
 
-__device__ inline uint32_t stage_tiles(const Stage &stage) {
+__device__ __forceinline__ uint32_t stage_tiles(const Stage &stage) {
     return (stage.n_tokens + LK_TILE_TOKENS - 1) / LK_TILE_TOKENS;
 }
-// Where the tiles of a 16-bit page's stage are copied to, after packed pages; page_bytes or more
-// where they do not fit.
-__device__ inline uint32_t stage_offset(const RowsBlock &block, const EntryView &view,
-                                        uint32_t side) {
-    const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * kRowsTokens;
-    const uint32_t offset = copy_bytes(view.pages[0]) + copy_bytes(view.pages[1]);
-    const bool follows = side && view.pages[0].source == Source::kTiles;
-    const uint32_t begin = offset + (follows ? block.key_strips * strip_bytes : 0);
-    return begin + block.strips(side) * strip_bytes <= block.page_bytes ? begin : ~0u;
+
+// The width of a latent page whose codes can be multiplied: one width of 8, 4 or 2 bits, a range
+// for each channel, channels in their own order. Else 0.
+__device__ inline uint32_t code_bits(const PageView &page) {
+    const FormatInfo &c = page.info;
+    const bool is_plain = page.source == Source::kCopied && !c.is_token_axis && c.n_groups == 1 &&
+                          c.parameter_bytes == bytes_of_parameter(Metadata::kF16) && !c.n_shared &&
+                          !c.permutes && !c.permutation;
+    const uint32_t n_strips = c.head_dim / LK_STRIP_CHANNELS;
+    return !is_plain                       ? 0
+           : c.strips[kPlane8] == n_strips ? 8
+           : c.strips[kPlane4] == n_strips ? 4
+           : c.strips[kPlane2] == n_strips ? 2
+                                           : 0;
 }
 
-__device__ inline void copy_block(uint8_t *to, const uint8_t *from, uint32_t bytes) {
-#pragma unroll 2
-    for (uint32_t i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
-        copy_async(shared_address(to + i), from + i);
+// Views of the pages from `page` on. All threads.
+__device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block, uint32_t page) {
+    RowsTables &tables = *block.tables;
+    const uint32_t i = threadIdx.x;
+    __syncthreads();
+    if (i < min(kPageBatch, tables.mask.page_end - page)) {
+        EntryView &view = tables.views[i];
+        view_page(args, tables.mask, page + i, block.page_bytes, &view);
+        const uint32_t bits = args.layer.is_latent ? code_bits(view.pages[0]) : 0;
+        tables.code_bits[i] = bits;
+        for (PageView &of_side : view.pages)
+            if (!bits && of_side.source == Source::kCopied)
+                of_side.source = Source::kDistant;
+    }
+    __syncthreads();
 }
 
-// A thread block's tables of a page: strips, and the order of channels.
+// The stage after one, or the first one after none. A page whose codes are multiplied is one stage.
+__device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
+                                      const Stage stage) {
+    const Mask &mask = block.tables->mask;
+    Stage next = stage;
+    next.parity = (stage.parity + 1) % (2 * kMostSlots);
+    ++next.index;
+    const EntryView &old = block.view(stage);
+    if (stage.n_tokens && !block.code_bits(stage) && next.index < old.end_stage) {
+        stage_position(old, block.stage_tokens, &next);
+        return next;
+    }
+    next.n_tokens = 0;
+    next.page = stage.n_tokens ? stage.page + 1 : mask.page_begin;
+    for (; next.page < mask.page_end; ++next.page) {
+        if ((next.page - mask.page_begin) % kPageBatch == 0)
+            look_up_rows(args, block, next.page);
+        const EntryView &view = block.view(next);
+        if (view.first_stage >= view.end_stage)
+            continue;
+        const bool is_whole = block.code_bits(next) != 0;
+        next.index = is_whole ? 0 : view.first_stage;
+        stage_position(view, is_whole ? kMostRowsTokens : block.stage_tokens, &next);
+        break;
+    }
+    return next;
+}
+
+// The order of a page's channels, and its bytes on their way to L2.
 __device__ inline void describe_page(const RowsBlock &block, const EntryView &view) {
 #pragma unroll 1
-    for (uint32_t side = 0; side < 2; ++side) {
+    for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
         const PageView &page = view.pages[side];
-        const bool is_packed = page.source == Source::kCopied || page.source == Source::kDistant;
-        const uint32_t n_strips = block.strips(side);
-        for (uint32_t strip = threadIdx.x; strip < n_strips; strip += blockDim.x)
-            block.tables->strips[side][strip] = describe_strip(page, strip);
         const uint8_t *order = nullptr;
-        if (is_packed)
+        if (page.source == Source::kDistant) {
             order = page.info.permutes ? page.metadata + page.info.permutation_offset
                                        : reinterpret_cast<const uint8_t *>(page.info.permutation);
-        const uint32_t n_channels = n_strips * LK_STRIP_CHANNELS;
+            for (uint32_t i = 128 * threadIdx.x; i < page.info.payload_bytes; i += 128 * blockDim.x)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(page.payload + i));
+        }
+        const uint32_t n_channels = block.strips(side) * LK_STRIP_CHANNELS;
         for (uint32_t i = threadIdx.x; order && i < n_channels; i += blockDim.x)
             block.tables->orders[side][i] =
                 static_cast<uint16_t>(load_channel(order, n_channels, i));
@@ -91,297 +157,207 @@ __device__ inline void describe_page(const RowsBlock &block, const EntryView &vi
     }
 }
 
-// Begin the copies of a stage; those of a packed page with its first one.
-__device__ __noinline__ void begin_stage(const RowsBlock block, const Stage &stage) {
+__device__ inline void open_slots(RowsTables *tables) {
+#if LK_ROWS_BULK
+    for (const uint64_t &barrier : tables->arrivals)
+        open_barrier(shared_address(&barrier), 1);
+    publish_barriers();
+#endif
+}
+
+// Copies of a stage: of runs of bytes that lie apart. Whole thread blocks.
+struct StageCopies {
+    uint32_t barrier;
+
+    __device__ __forceinline__ void expect(uint32_t bytes) const {
+#if LK_ROWS_BULK
+        if (threadIdx.x == 0)
+            expect_bytes(barrier, bytes);
+        __syncwarp();
+#endif
+    }
+    __device__ __forceinline__ void copy(uint32_t n, uint32_t to, const uint8_t *from,
+                                         uint32_t stride, uint32_t bytes) const {
+#if LK_ROWS_BULK
+        if (threadIdx.x < kWarp)
+            for (uint32_t i = threadIdx.x; i < n; i += kWarp)
+                copy_expected(to + i * bytes, from + i * stride, bytes, barrier);
+#else
+        const uint32_t n_warps = n > 1 ? kRowsWarps : 1;
+        const uint32_t thread = n > 1 ? threadIdx.x % kWarp : threadIdx.x;
+        const uint32_t step = 16 * (n > 1 ? kWarp : kRowsThreads);
+#pragma unroll 1
+        for (uint32_t i = n > 1 ? threadIdx.x / kWarp : 0; i < n; i += n_warps)
+            for (uint32_t at = 16 * thread; at < bytes; at += step)
+                copy_async(to + i * bytes + at, from + i * stride + at);
+#endif
+    }
+};
+
+// Begin the copies of a stage.
+__device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
     const EntryView &view = block.view(stage);
-    const bool is_first = stage.index == view.first_stage;
-    if (is_first)
+    const uint32_t slot = shared_address(block.slot(stage));
+    const StageCopies copies = {shared_address(&block.tables->arrivals[block.slot_index(stage)])};
+    if (block.code_bits(stage)) {
+        const PageView &page = view.pages[0];
+        const FormatInfo &c = page.info;
+        copies.expect(c.payload_bytes + c.metadata_bytes);
+        copies.copy(1, slot, page.payload, 0, c.payload_bytes);
+        copies.copy(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
+        commit_copies();
+        return;
+    }
+    if (stage.index == view.first_stage)
         describe_page(block, view);
+    const uint32_t bytes = stage_tiles(stage) * kTileBytes;  // of a strip
+    uint32_t n_copied = 0;
+    for (uint32_t side = 0; side < 2; ++side)
+        if (view.pages[side].source == Source::kTiles)
+            n_copied += block.strips(side);
+    copies.expect(n_copied * bytes);
 #pragma unroll 1
-    for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
+    for (uint32_t side = 0; side < 2; ++side) {
         const PageView &page = view.pages[side];
-        if (page.source == Source::kCopied && is_first) {
-            uint8_t *to = block.pages + page.copy_offset;
-            copy_block(to, page.payload, page.info.payload_bytes);
-            copy_block(to + page.info.payload_bytes, page.metadata, page.info.metadata_bytes);
-        }
-        const uint32_t offset =
-            page.source == Source::kTiles ? stage_offset(block, view, side) : ~0u;
-        if (offset == ~0u)
+        if (page.source != Source::kTiles)
             continue;
-        const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * page.info.page_tokens;
-        const uint32_t stage_bytes = stage_tiles(stage) * kTileBytes;  // of a strip
-        const uint8_t *from =
-            page.payload + stage.index * kRowsTokens / LK_TILE_TOKENS * kTileBytes;
-        const uint32_t to = shared_address(block.pages + offset);
-        const uint32_t n_strips = block.strips(side);
-#pragma unroll 1
-        for (uint32_t strip = threadIdx.x / kWarp; strip < n_strips; strip += kRowsWarps)
-            for (uint32_t at = 16 * (threadIdx.x % kWarp); at < stage_bytes; at += kTileBytes)
-                copy_async(to + strip * stage_bytes + at, from + strip * strip_bytes + at);
+        const uint32_t tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+        copies.copy(block.strips(side), slot + side * block.key_strips * bytes,
+                    page.payload + tile * kTileBytes, 2 * LK_STRIP_CHANNELS * page.info.page_tokens,
+                    bytes);
     }
     commit_copies();
 }
 
-// A lane's registers of a tile of staged tokens.
-template <bool kIsValue>
-__device__ inline void load_staged(const uint16_t *rows, uint32_t n_channels, uint32_t strip,
-                                   uint32_t first_token, uint32_t n_tokens, uint32_t (&a)[4]) {
+// The copies of a stage are there: all of them, or the thread's own.
+__device__ __forceinline__ void await_copies(const RowsBlock &block, const Stage &stage) {
+#if LK_ROWS_BULK
+    await(shared_address(&block.tables->arrivals[block.slot_index(stage)]), block.round(stage));
+#else
+    wait_copies<0>();
+#endif
+}
+
+// A lane's registers of a tile of staged tokens, from the tile's first one on.
+__device__ __forceinline__ void load_staged(const uint16_t *rows, bool is_value,
+                                            uint32_t n_channels, uint32_t n_tokens,
+                                            uint32_t (&a)[4]) {
     const uint32_t lane = threadIdx.x % kWarp;
     for (uint32_t r = 0; r < 4; ++r) {
         const uint32_t row = LK_TILE_ROW(lane, r);
         const uint32_t k = LK_TILE_K(lane, r);
-        const uint32_t token = first_token + (kIsValue ? k : row);
-        const uint16_t *at =
-            rows + token * n_channels + strip * LK_STRIP_CHANNELS + (kIsValue ? row : k);
+        const uint32_t token = is_value ? k : row;
+        const uint16_t *at = rows + token * n_channels + (is_value ? row : k);
         a[r] = 0;
-        if (token < n_tokens && kIsValue)
+        if (token < n_tokens && is_value)
             a[r] = at[0] | (token + 1 < n_tokens ? uint32_t{at[n_channels]} << 16 : 0);
         else if (token < n_tokens)
             a[r] = *reinterpret_cast<const uint32_t *>(at);
     }
 }
 
-// A lane's registers of a tile of the stage, of any page.
-template <bool kIsValue>
-__device__ inline void load_tile(const RowsBlock &block, const EntryView &view, const Stage &stage,
-                                 uint32_t strip, uint32_t tile, uint32_t (&a)[4]) {
-    const PageView &page = view.pages[kIsValue];
-    const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t page_tile = stage.index * kRowsTokens / LK_TILE_TOKENS + tile;
-    if (page.source == Source::kStaged) {
-        load_staged<kIsValue>(reinterpret_cast<const uint16_t *>(page.payload),
-                              block.strips(kIsValue) * LK_STRIP_CHANNELS, strip,
-                              page_tile * LK_TILE_TOKENS, view.n_tokens, a);
-        return;
-    }
-    if (page.source == Source::kTiles) {
-        const uint32_t offset = stage_offset(block, view, kIsValue);
-        const uint8_t *at =
-            offset != ~0u ? block.pages + offset + (strip * stage_tiles(stage) + tile) * kTileBytes
-                          : page.payload + 2 * LK_STRIP_CHANNELS * page.info.page_tokens * strip +
-                                page_tile * kTileBytes;
-        const uint4 words = reinterpret_cast<const uint4 *>(at)[lane];
-        a[0] = words.x;
-        a[1] = words.y;
-        a[2] = words.z;
-        a[3] = words.w;
-        return;
-    }
-    const bool is_distant = page.source == Source::kDistant;
-    const uint8_t *payload = is_distant ? page.payload : block.pages + page.copy_offset;
-    load_values<kIsValue>(page.info, block.tables->strips[kIsValue][strip].position, payload,
-                          is_distant ? page.metadata : payload + page.info.payload_bytes, strip,
-                          page_tile, lane, a);
-}
-
 // Make zeros of numbers of tokens after the last one: memory there may hold NaNs, which a weight of
 // 0 would not take away.
-template <bool kIsValue>
-__device__ __forceinline__ void clear_rest(uint32_t first_token, uint32_t n_tokens,
-                                           uint32_t (&a)[4]) {
+__device__ __forceinline__ void clear_rest(bool is_value, uint32_t n_tokens, uint32_t (&a)[4]) {
     const uint32_t lane = threadIdx.x % kWarp;
 #pragma unroll
     for (uint32_t r = 0; r < 4; ++r) {
-        const uint32_t token = first_token + (kIsValue ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r));
+        const uint32_t token = is_value ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r);
         if (token >= n_tokens)
             a[r] = 0;
-        else if (kIsValue && token + 1 == n_tokens)
+        else if (is_value && token + 1 == n_tokens)
             a[r] &= 0xFFFFu;
     }
 }
 
-// The rows of a side as tiles are stored there: a tile's rows are tokens of keys and channels of
-// values.
-struct RowsTarget {
-    uint8_t *rows;
-    uint32_t row_bytes;
+// The tiles of a side of a stage in its slot.
+struct SideTiles {
+    uint8_t *tiles;
     const uint16_t *order;  // of channels, or null
+    uint32_t n_tiles;       // of a strip
     bool is_value;
 
-    __device__ RowsTarget(const RowsBlock &block, bool is_value_)
-        : rows(is_value_ ? block.values : block.keys),
-          row_bytes(is_value_ ? block.value_row_bytes() : block.key_row_bytes()),
-          order(block.tables->has_order[is_value_] ? block.tables->orders[is_value_] : nullptr),
-          is_value(is_value_) {}
-
-    __device__ __forceinline__ void store(uint32_t strip, uint32_t tile,
+    __device__ __forceinline__ uint8_t *tile(uint32_t strip, uint32_t tile) const {
+        return tiles + (strip * n_tiles + tile) * kTileBytes;
+    }
+    __device__ __forceinline__ void store(uint32_t strip, uint32_t at,
                                           const uint32_t (&a)[4]) const {
         const uint32_t lane = threadIdx.x % kWarp;
-        const uint32_t row = LK_STRIP_CHANNELS * (is_value ? strip : tile) + LK_TILE_ROW(lane, 0);
-        const uint32_t k = LK_STRIP_CHANNELS * (is_value ? tile : strip) + LK_TILE_K(lane, 0);
         if (!order) {
-            uint8_t *to = rows + row * row_bytes + 2 * k;
-#pragma unroll
-            for (uint32_t r = 0; r < 4; ++r)
-                *reinterpret_cast<uint32_t *>(to + r % 2 * (8 * row_bytes) + r / 2 * 16) = a[r];
+            reinterpret_cast<uint4 *>(tile(strip, at))[lane] = make_uint4(a[0], a[1], a[2], a[3]);
             return;
         }
-#pragma unroll
+        // With the channels where they belong.
+#pragma unroll 1
         for (uint32_t i = 0; i < 8; ++i) {
-            const uint32_t own_row = row + i / 2 % 2 * 8;
-            const uint32_t own_k = k + i / 4 * 8 + i % 2;
-            const uint32_t to = (is_value ? order[own_row] : own_row) * row_bytes +
-                                2 * (is_value ? own_k : order[own_k]);
-            *reinterpret_cast<uint16_t *>(rows + to) =
-                static_cast<uint16_t>(a[i / 2] >> (16 * (i % 2)));
+            const uint32_t r = i / 2;
+            uint32_t row = LK_TILE_ROW(lane, r);
+            uint32_t k = LK_TILE_K(lane, r) + i % 2;
+            const uint32_t channel = order[strip * LK_STRIP_CHANNELS + (is_value ? row : k)];
+            (is_value ? row : k) = channel % LK_STRIP_CHANNELS;
+            const uint32_t to = LK_TILE_LANE(row, k) * 16 + (row / 8 + k / 8 * 2) * 4 + k % 2 * 2;
+            const uint32_t word = r < 2 ? (r ? a[1] : a[0]) : (r == 2 ? a[2] : a[3]);
+            *reinterpret_cast<uint16_t *>(tile(channel / LK_STRIP_CHANNELS, at) + to) =
+                static_cast<uint16_t>(word >> 16 * (i % 2));
         }
     }
 };
-static_assert(LK_TILE_TOKENS == LK_STRIP_CHANNELS, "tiles are as high as they are wide");
 
-// A tile of any strip, zeros after the last token. All kernels share the code.
-__device__ __noinline__ uint4 make_tile(const RowsBlock block, const Stage stage, bool is_value,
-                                        uint32_t strip, uint32_t tile) {
+// The tiles of a side that were not copied whole: of packed and of staged pages, and of a 16-bit
+// page the tile in whose middle the tokens end. A warp takes a strip.
+__device__ __forceinline__ void make_side(const RowsBlock &block, const Stage &stage,
+                                          const SideTiles &to) {
     const EntryView &view = block.view(stage);
-    const uint32_t first = tile * LK_TILE_TOKENS;
-    uint32_t a[4] = {};
-    if (first >= stage.n_tokens)
-        return make_uint4(0, 0, 0, 0);
-    if (is_value) {
-        load_tile<true>(block, view, stage, strip, tile, a);
-        clear_rest<true>(first, stage.n_tokens, a);
-    } else {
-        load_tile<false>(block, view, stage, strip, tile, a);
-        clear_rest<false>(first, stage.n_tokens, a);
-    }
-    return make_uint4(a[0], a[1], a[2], a[3]);
-}
-
-// Two values of two fields of kBits from bit kBit on. 1024 and a field are an FP16 number; the
-// first step makes code / 2^(kBits - 1) of it, exactly, the second rounds once.
-template <uint32_t kBits, uint32_t kBit>
-__device__ __forceinline__ uint32_t scale_fields(uint32_t word, uint32_t step, uint32_t minimum) {
-    constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x10001u << kBit;
-    constexpr float kFactor = 1.0f / (1u << (kBit + kBits - 1));
-    const __half2 code = __hfma2(as_half2((word & kMask) | 0x64006400u), __float2half2_rn(kFactor),
-                                 __float2half2_rn(-1024 * kFactor));
-    const __half2 values = __hfma2(code, as_half2(step), as_half2(minimum));
-    return as_word(__hmin2(values, as_half2(0x7BFF7BFFu)));
-}
-
-// Of a lane's four k of a tile: ranges times 2^(kBits - 1) / (2^kBits - 1), and minima.
-struct HalfScale {
-    uint32_t steps[2];
-    uint32_t minima[2];
-};
-// Parameters index .. index + 3 of an array as FP16 numbers. A byte of FP8 at the right bits is one
-// of 2^-7 times its value.
-__device__ __forceinline__ uint2 load_four(const uint8_t *array, uint32_t parameter_bytes,
-                                           uint32_t index) {
-    if (parameter_bytes == bytes_of_parameter(Metadata::kF16))
-        return *reinterpret_cast<const uint2 *>(array + 2 * index);
-    const uint32_t bytes = *reinterpret_cast<const uint32_t *>(array + index);
-    const auto widen = [](uint32_t pair) {
-        const uint32_t bits = (pair & 0x00800080u) << 8 | (pair & 0x007F007Fu) << 7;
-        return as_word(__hmul2(as_half2(bits), __float2half2_rn(128)));
-    };
-    return make_uint2(widen(__byte_perm(bytes, 0, 0x4140)), widen(__byte_perm(bytes, 0, 0x4342)));
-}
-template <uint32_t kBits>
-__device__ __forceinline__ HalfScale load_half_scale(const StripInfo &info, const uint8_t *page,
-                                                     uint32_t tile) {
-    constexpr float kFactor = code_step(kBits) * (1u << (kBits - 1));
-    const uint32_t index =
-        (tile >> info.parameter_shift) * LK_STRIP_CHANNELS + threadIdx.x % kWarp % 4 * 4;
-    const uint2 ranges = load_four(page + info.ranges, info.parameter_bytes, index);
-    const uint2 minima = load_four(page + info.minima, info.parameter_bytes, index);
-    const float2 low = __half22float2(as_half2(ranges.x));
-    const float2 high = __half22float2(as_half2(ranges.y));
-    return {
-        {pack_f16(low.x * kFactor, low.y * kFactor), pack_f16(high.x * kFactor, high.y * kFactor)},
-        {minima.x, minima.y}};
-}
-
-// Two tiles of a plain strip: as make_plain_round(), with a step that is rounded to FP16.
-template <uint32_t kBits>
-__device__ __forceinline__ void make_pair(const StripInfo &info, const uint8_t *page,
-                                          uint32_t first_tile, const RowsTarget &target,
-                                          uint32_t strip) {
-    uint32_t words[4];
-    load_round_words<kBits, 2>(info, page, first_tile, words);
-    HalfScale scale = load_half_scale<kBits>(info, page, first_tile);
-#pragma unroll
-    for (uint32_t t = 0; t < 2; ++t) {
-        if (t && !info.parameter_shift)
-            scale = load_half_scale<kBits>(info, page, first_tile + t);
-        uint32_t a[4];
-#pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) {
-            const uint32_t low = words[2 * t] >> 8 * i;
-            const uint32_t high = words[2 * t + 1] >> 8 * i;
-            constexpr uint32_t kUpper = kBits == 8 ? 0 : 4;
-            if (kBits == 2 && t) {
-                a[i] = scale_fields < kBits,
-                kBits == 2 ? 2 : 0 > (low, scale.steps[0], scale.minima[0]);
-                a[2 + i] = scale_fields < kBits,
-                      kBits == 2 ? 6 : 0 > (high, scale.steps[1], scale.minima[1]);
-            } else {
-                a[i] = scale_fields<kBits, 0>(low, scale.steps[0], scale.minima[0]);
-                a[2 + i] = scale_fields<kBits, kUpper>(high, scale.steps[1], scale.minima[1]);
-            }
-        }
-        target.store(strip, t, a);
-    }
-}
-
-// Two tiles of a 16-bit page, zeros after the last token: memory there may hold NaNs, which a
-// weight of 0 would not take away.
-__device__ __forceinline__ void make_raw_pair(const RowsBlock &block, const EntryView &view,
-                                              const Stage &stage, const RowsTarget &target,
-                                              uint32_t strip) {
-    const bool is_value = target.is_value;
-    const PageView &page = view.pages[is_value];
+    const PageView &page = view.pages[to.is_value];
+    const bool is_copied = page.source == Source::kTiles;
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t offset = stage_offset(block, view, is_value);
-    const uint8_t *from = block.pages + offset + strip * stage_tiles(stage) * kTileBytes;
-    if (offset == ~0u)
-        from = page.payload + 2 * LK_STRIP_CHANNELS * page.info.page_tokens * strip +
-               stage.index * kRowsTokens / LK_TILE_TOKENS * kTileBytes;
-#pragma unroll
-    for (uint32_t t = 0; t < 2; ++t) {
-        const uint32_t first = t * LK_TILE_TOKENS;
-        uint4 words = make_uint4(0, 0, 0, 0);
-        if (first < stage.n_tokens)
-            words = reinterpret_cast<const uint4 *>(from + t * kTileBytes)[lane];
-        uint32_t a[4] = {words.x, words.y, words.z, words.w};
-        if (first + LK_TILE_TOKENS > stage.n_tokens) {
-            if (is_value)
-                clear_rest<true>(first, stage.n_tokens, a);
-            else
-                clear_rest<false>(first, stage.n_tokens, a);
+    const uint32_t n_strips = block.strips(to.is_value);
+    const uint32_t n_channels = n_strips * LK_STRIP_CHANNELS;
+    const uint32_t page_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+    const uint32_t first = is_copied ? stage.n_tokens / LK_TILE_TOKENS : 0;
+#pragma unroll 1
+    for (uint32_t strip = threadIdx.x / kWarp; strip < n_strips; strip += kRowsWarps)
+#pragma unroll 1
+        for (uint32_t tile = first; tile < to.n_tiles; ++tile) {
+            const uint32_t rest = stage.n_tokens - tile * LK_TILE_TOKENS;
+            uint32_t a[4];
+            if (page.source == Source::kStaged) {
+                load_staged(reinterpret_cast<const uint16_t *>(page.payload) +
+                                (page_tile + tile) * LK_TILE_TOKENS * n_channels +
+                                strip * LK_STRIP_CHANNELS,
+                            to.is_value, n_channels, rest, a);
+            } else if (is_copied) {
+                const uint4 words = reinterpret_cast<const uint4 *>(to.tile(strip, tile))[lane];
+                a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
+            } else {
+                load_values(page.info, to.is_value, find_strip(page.info, strip), page.payload,
+                            page.metadata, strip, page_tile + tile, lane, a);
+            }
+            clear_rest(to.is_value, rest, a);
+            to.store(strip, tile, a);
         }
-        target.store(strip, t, a);
-    }
 }
 
-// The rows of a stage whose copies have arrived. A warp takes a strip.
-__device__ inline void make_rows(const RowsBlock &block, const Stage &stage) {
+// What remains to be done once the copies of a stage have arrived. The next barrier makes it valid.
+__device__ __noinline__ void finish_stage(const RowsBlock block, const Stage stage) {
     const EntryView &view = block.view(stage);
-    const uint32_t n_strips = block.key_strips + block.value_strips;
-    const uint32_t page_tile = stage.index * kRowsTokens / LK_TILE_TOKENS;
+    bool is_done = stage.n_tokens % LK_TILE_TOKENS == 0;
+    for (uint32_t side = 0; side < 2 && block.strips(side); ++side)
+        is_done = is_done && view.pages[side].source == Source::kTiles;
+    if (is_done || block.code_bits(stage))
+        return;
+    __syncthreads();  // all threads' copies, and the order of channels
+    SideTiles to = {block.slot(stage), nullptr, stage_tiles(stage), false};
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x / kWarp; i < n_strips; i += kRowsWarps) {
-        const bool is_value = i >= block.key_strips;
-        const uint32_t strip = i - (is_value ? block.key_strips : 0);
-        const StripInfo &info = block.tables->strips[is_value][strip];
-        const RowsTarget target(block, is_value);
-        if (view.pages[is_value].source == Source::kTiles) {
-            make_raw_pair(block, view, stage, target, strip);
-        } else if (!info.is_plain) {
-#pragma unroll 1
-            for (uint32_t t = 0; t < 2; ++t) {
-                const uint4 words = make_tile(block, stage, is_value, strip, t);
-                target.store(strip, t, {words.x, words.y, words.z, words.w});
-            }
-        } else if (info.position.bits == 4) {
-            make_pair<4>(info, block.pages, page_tile, target, strip);
-        } else if (info.position.bits == 2) {
-            make_pair<2>(info, block.pages, page_tile, target, strip);
-        } else {
-            make_pair<8>(info, block.pages, page_tile, target, strip);
-        }
+    for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
+        to.is_value = side;
+        to.order = block.tables->has_order[side] ? block.tables->orders[side] : nullptr;
+        make_side(block, stage, to);
+        to.tiles = to.tile(block.key_strips, 0);
     }
+#if LK_ROWS_BULK
+    order_stores();
+#endif
 }
 
 }  // namespace cuda

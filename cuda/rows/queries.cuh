@@ -1,4 +1,4 @@
-// Attention over rows: queries of a thread block, rounded to FP16 rows in shared memory.
+// Attention of uneven layers: queries of a thread block, as B operands in shared memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_QUERIES_CUH
@@ -17,14 +17,50 @@ __device__ __forceinline__ float reduce_column(float x, F f) {
     return x;
 }
 
-// Elements of a query as the kernel reads them: of the sign of the layer's scale.
-struct QueryReader {
-    const TensorArg &tensor;
-    int64_t offset;
-    float sign;
+// A lane's next channels of a query, 32 apart and at once in flight: of the sign of the layer's
+// scale, the last one again after it.
+constexpr uint32_t kLaneChannels = 6;
+constexpr uint32_t kRunChannels = kLaneChannels * kWarp;
+struct QueryRun {
+    float x[kLaneChannels];
 
-    __device__ float element(uint32_t channel) const {
-        return sign * load_element(tensor, offset + channel);
+    __device__ __forceinline__ QueryRun(const LayerArg &layer, const TensorArg &q, int64_t offset,
+                                        uint32_t channel) {
+        const bool is_wide = q.dtype == kF32;
+        const auto *wide = static_cast<const uint32_t *>(q.data) + offset;
+        const auto *narrow = static_cast<const uint16_t *>(q.data) + offset;
+        // Without a condition, so that all loads are under way at once.
+        uint32_t bits[kLaneChannels];
+        if (is_wide) {
+#pragma unroll
+            for (uint32_t i = 0; i < kLaneChannels; ++i)
+                bits[i] = wide[min(channel + kWarp * i, layer.head_dim - 1)];
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < kLaneChannels; ++i)
+                bits[i] = narrow[min(channel + kWarp * i, layer.head_dim - 1)];
+        }
+        const uint32_t shift = is_wide ? 0 : 16;
+#pragma unroll
+        for (uint32_t i = 0; i < kLaneChannels; ++i)
+            x[i] = q.dtype == kF16 ? half_to_float(bits[i]) : __uint_as_float(bits[i] << shift);
+        if (layer.scale < 0)
+#pragma unroll
+            for (uint32_t i = 0; i < kLaneChannels; ++i)
+                x[i] = -x[i];
+    }
+    // f(channel, its number), of channels that exist.
+    template <class F>
+    __device__ __forceinline__ void each(uint32_t channel, uint32_t head_dim, F f) {
+#pragma unroll
+        for (uint32_t i = 0; i < kLaneChannels; ++i)
+            if (channel + kWarp * i < head_dim)
+                f(channel + kWarp * i, x[i]);
+    }
+    __device__ __forceinline__ void scale(const float *scales, uint32_t channel,
+                                          uint32_t head_dim) {
+        if (scales)
+            each(channel, head_dim, [=](uint32_t c, float &number) { number *= scales[c]; });
     }
 };
 
@@ -35,10 +71,11 @@ __device__ __forceinline__ float warp_sum(float x) {
     return reduce_column<kWarp>(x, [](float a, float b) { return a + b; });
 }
 
-// A warp rounds queries to FP16 rows; columns that do not exist repeat the last one. Returns
-// whether logits take more than the layer's factor. Loops are short code, which is read once.
-__device__ __noinline__ bool load_query_rows(const TileArgs &args, const RowsBlock block,
-                                             uint32_t n_columns) {
+// A warp rounds the queries of a column to FP16 numbers, which lie as B operands; columns that do
+// not exist repeat the last one. A power of two brings a query's channels below 1, so that their
+// products with ranges are numbers of FP16. A query beyond its layer's limit counts as zeros, its
+// logits are NaN by their offset.
+__device__ __noinline__ void load_query_columns(const TileArgs &args, const RowsBlock block) {
     RowsTables &tables = *block.tables;
     const Mask &mask = tables.mask;
     const LayerArg &layer = args.layer;
@@ -46,41 +83,49 @@ __device__ __noinline__ bool load_query_rows(const TileArgs &args, const RowsBlo
     const uint32_t first_key = mask.kv_head * layer.head_dim;
     const float *centers = layer.key_centers ? layer.key_centers + first_key : nullptr;
     const float *scales = layer.key_scales ? layer.key_scales + first_key : nullptr;
-    bool has_factors = centers;
+    const uint32_t strip_bytes = block.query_strip_bytes();
 #pragma unroll 1
-    for (uint32_t column = threadIdx.x / kWarp; column < n_columns; column += kRowsWarps) {
+    for (uint32_t column = threadIdx.x / kWarp; column < block.n_columns; column += kRowsWarps) {
         const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
                                                mask.first_column + min(column, mask.n_columns - 1));
-        const QueryReader q = {args.q, row_offset(args.q, query.token, query.head),
-                               layer.scale < 0 ? -1.0f : 1.0f};
+        const int64_t from = row_offset(args.q, query.token, query.head);
         bool is_beyond = false;
         float offset = 0;
         float most = 0;
-#pragma unroll 2
-        for (uint32_t c = lane; c < layer.head_dim; c += kWarp) {
-            const float x = q.element(c);
-            is_beyond |= is_beyond_limit(layer, x);
-            offset = centers ? fmaf(x, centers[c], offset) : offset;
-            most = fmaxf(most, fabsf(scales ? x * scales[c] : x));
+#pragma unroll 1
+        for (uint32_t c = lane; c < layer.head_dim; c += kRunChannels) {
+            QueryRun q(layer, args.q, from, c);
+            q.each(c, layer.head_dim,
+                   [&](uint32_t, float x) { is_beyond |= is_beyond_limit(layer, x); });
+            if (centers)
+                q.each(c, layer.head_dim, [&](uint32_t channel, float x) {
+                    offset = fmaf(x, centers[channel], offset);
+                });
+            q.scale(scales, c, layer.head_dim);
+            q.each(c, layer.head_dim, [&](uint32_t, float x) { most = fmaxf(most, fabsf(x)); });
         }
-        // A query beyond its layer's limit counts as zeros, its logits are NaN by their offset.
         is_beyond = __any_sync(kAllLanes, is_beyond);
-        const bool fits = is_beyond || (args.q.dtype == kF16 && !scales);
-        const float divisor = fits ? 1.0f : query_divisor(warp_max(most));
+        const uint32_t exponent =
+            is_beyond ? 127 : min(max(__float_as_uint(warp_max(most)) >> 23, 1u), 252u);
+        const float factor = __uint_as_float((253 - exponent) << 23);
         offset = is_beyond ? __uint_as_float(kNanBits) : warp_sum(offset);
-        has_factors |= is_beyond || divisor != 1;
         if (lane == 0) {
-            tables.factors[column] = divisor;
+            tables.factors[column] = __uint_as_float((exponent + 1) << 23);
             tables.offsets[column] = offset;
         }
-        auto *row = reinterpret_cast<__half *>(block.keys + column * block.key_row_bytes());
-#pragma unroll 2
-        for (uint32_t c = lane; c < layer.head_dim; c += kWarp) {
-            const float x = q.element(c);
-            row[c] = __float2half_rn(is_beyond ? 0.0f : (scales ? x * scales[c] : x) / divisor);
+        uint8_t *operand = block.queries + column / 16 * kTileBytes + 64 * (column % 8) +
+                           8 * (column / 8 % 2) + lane / 16 * strip_bytes + lane % 8 / 2 * 16 +
+                           lane / 8 % 2 * 4 + lane % 2 * 2;
+#pragma unroll 1
+        for (uint32_t c = lane; c < layer.head_dim; c += kRunChannels) {
+            QueryRun q(layer, args.q, from, c);
+            q.scale(scales, c, layer.head_dim);
+            q.each(c, layer.head_dim, [=](uint32_t channel, float x) {
+                *reinterpret_cast<__half *>(operand + channel / kWarp * 2 * strip_bytes) =
+                    __float2half_rn(is_beyond ? 0.0f : x * factor);
+            });
         }
     }
-    return has_factors;
 }
 
 }  // namespace cuda

@@ -27,6 +27,34 @@ void set_keys(const Keys &keys, Case *c) {
     c->per_token_keys = keys.per_token;
 }
 
+// Latent pages of one width with a range for each channel of a page, whose codes CUDA multiplies as
+// they are, in layers of few query columns and of many.
+void add_plain_latents(std::vector<Case> *all) {
+    uint32_t turns[8] = {};
+    for (const Dims dims : {Dims{576, 512}, {288, 256}, {96, 48}})
+        for (const uint32_t bits : {4u, 8u, 2u}) {
+            Case c;
+            c.head_dim = dims.key;
+            c.value_dim = dims.value;
+            c.latent = 1;
+            c.key_bits = bits;
+            c.n_kv_heads = 1;
+            c.key_group = c.value_group = c.f8 = 0;
+            c.group = next_of({16, 20, 64, 8}, turns);
+            c.n_new = next_of({1, 2, 1, 1, 3}, turns + 1);
+            c.packed_pages = next_of({9, 3}, turns + 2);
+            c.raw_between = next_of({0, 0, 0, 1}, turns + 3);
+            c.tail_tokens = next_of({19, 131, 0, 70}, turns + 4);
+            c.page_tokens = next_of({128, 64}, turns + 5);
+            c.n_sequences = next_of({1, 3}, turns + 6);
+            c.soft_cap = turns[0] == 5 ? 5.0f : 0.0f;
+            c.tree = c.n_new == 3;
+            c.spread = turns[0] % 2;
+            c.dtype = std::vector<lk_dtype>{LK_F16, LK_BF16, LK_F32}[turns[0] % 3];
+            all->push_back(c);
+        }
+}
+
 }  // namespace
 
 std::vector<Case> value_dim_cases() {
@@ -99,5 +127,6 @@ std::vector<Case> latent_cases() {
             c.dtype = std::vector<lk_dtype>{LK_F16, LK_F32, LK_BF16}[turns[0] % 3];
             all.push_back(c);
         }
+    add_plain_latents(&all);
     return all;
 }

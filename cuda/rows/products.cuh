@@ -1,0 +1,412 @@
+// Attention of uneven layers: products of a stage, of FP16 tiles or of the codes of a latent page.
+//
+// Query columns are n of both products. S^T = K Q^T: tokens are the rows, a tile as it lies is an A
+// operand. O^T = V^T P^T: channels are the rows. A tile of keys becomes one of values by
+// transposing its matrices; four codes that lie in 16 bits are transposed at once. Masked fields of
+// a word are FP16 numbers, 2^-24 times the codes, those of the upper 8 of k 16 times as much at 4
+// and 2 bits. So ranges belong to the queries of the first product and to the sums of the second,
+// and minima are products with the queries and with the sums of the weights of a page.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_ROWS_PRODUCTS_CUH
+#define LK_CUDA_ROWS_PRODUCTS_CUH
+
+#include "cuda/rows/queries.cuh"
+
+namespace lk {
+namespace cuda {
+
+constexpr int kOwnTiles = 2;  // of 16 tokens, of a warp's S
+constexpr int kOwnStrips = (kMostValueStrips + kRowsWarps - 1) / kRowsWarps;  // of its output
+constexpr uint32_t kTokenParts = kRowsWarps / kKeyShares;
+static_assert(kTokenParts * kOwnTiles * LK_TILE_TOKENS == kMostRowsTokens,
+              "warps share the tokens of a stage");
+
+constexpr int kEights = kMostRowsColumns / 8;  // n of a product is 8 columns
+
+using OwnSums = float[kOwnStrips][kEights][4];
+
+// Queries of 16 channels, or weights of 16 tokens, as B operands of 16 columns, if they are wide of
+// twice as many.
+template <bool kWide>
+struct ColumnOperands {
+    static constexpr int kSixteens = kWide ? 2 : 1;
+    uint32_t b[kSixteens][4];
+
+    __device__ __forceinline__ void multiply(const uint32_t (&a)[4],
+                                             float (&sums)[kEights][4]) const {
+#pragma unroll
+        for (int n = 0; n < 2 * kSixteens; ++n)
+            mma(sums[n], a[0], a[1], a[2], a[3], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+    }
+};
+template <bool kWide>
+__device__ __forceinline__ ColumnOperands<kWide> load_queries(uint32_t address) {
+    ColumnOperands<kWide> columns;
+#pragma unroll
+    for (int i = 0; i < columns.kSixteens; ++i) {
+        const uint4 q = load_shared4(address + i * kTileBytes);
+        columns.b[i][0] = q.x, columns.b[i][1] = q.y;
+        columns.b[i][2] = q.z, columns.b[i][3] = q.w;
+    }
+    return columns;
+}
+template <bool kWide>
+__device__ __forceinline__ ColumnOperands<kWide> load_weights(uint32_t address, uint32_t stride) {
+    ColumnOperands<kWide> columns;
+#pragma unroll
+    for (int i = 0; i < columns.kSixteens; ++i)
+        load_matrices(columns.b[i], address + i * 2 * kRowsColumns * stride);
+    return columns;
+}
+
+// The codes of a stage in shared memory.
+struct Codes {
+    uint32_t bits;
+    uint32_t page_tokens;
+    uint32_t words;   // shared addresses
+    uint32_t ranges;  // [strip][16]
+    uint32_t minima;
+};
+
+// Words of pair `pair` of tiles, which lie together in a lane; address: of the lane's first word.
+template <uint32_t kBits>
+__device__ __forceinline__ void load_pair(uint32_t address, uint32_t pair, uint32_t (&words)[4]) {
+    constexpr uint32_t kVectorBytes = 4 * LK_VECTOR_WORDS * LK_LANES;
+    if (kBits == 8) {
+        const uint4 four = load_shared4(address + pair * kVectorBytes);
+        words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+    } else if (kBits == 4) {
+        const uint2 two = load_shared2(address + pair / 2 * kVectorBytes + pair % 2 * 8);
+        words[0] = two.x, words[2] = two.y;
+    } else {
+        words[0] = load_shared1(address + 4 * pair);
+        words[2] = words[0] >> 2;
+    }
+}
+template <uint32_t kBits>
+__device__ __forceinline__ uint32_t lane_offset(const Codes &codes) {
+    return 4 * strip_word_index(lane_words(codes.page_tokens, kBits), threadIdx.x % kWarp, 0);
+}
+// R0 .. R3 of a tile.
+template <uint32_t kBits>
+__device__ __forceinline__ void mask_codes(uint32_t low, uint32_t high, uint32_t (&a)[4]) {
+    constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x10001u;
+    constexpr uint32_t kUpper = kBits == 8 ? kMask : kMask << 4;
+    a[0] = low & kMask;
+    a[1] = low >> 8 & kMask;
+    a[2] = high & kUpper;
+    a[3] = high >> 8 & kUpper;
+}
+// What makes products of codes numbers of ranges.
+__device__ __forceinline__ float code_factor(uint32_t bits) {
+    return bits == 4   ? code_step(4) * 0x1p24f
+           : bits == 2 ? code_step(2) * 0x1p24f
+                       : code_step(8) * 0x1p24f;
+}
+__device__ __forceinline__ uint32_t upper_shift(uint32_t bits) { return bits == 8 ? 0 : 4; }
+
+// A warp's sums of products, [token][column], go to its share's [column][token].
+template <bool kWide>
+__device__ __forceinline__ void store_products(float *partial, uint32_t stride,
+                                               const float (&s)[kEights][4], float factor) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    float *to = partial + 2 * (lane % 4) * stride + lane / 4;
+#pragma unroll
+    for (int n = 0; n < (kWide ? kEights : kEights / 2); ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            to[(8 * n + i % 2) * stride + i / 2 * 8] = s[n][i] * factor;
+}
+
+// A warp's part of S: a share of the strips, a part of the tokens.
+struct KeyPart {
+    uint32_t first_strip;
+    uint32_t end_strip;
+    uint32_t first_tile;
+    float *partial;  // of the share
+    uint32_t stride;
+    uint32_t queries;  // shared address of the lane's operands of the first strip
+
+    __device__ __forceinline__ KeyPart(const RowsBlock &block, float *partials, uint32_t stride_,
+                                       uint32_t n_tiles) {
+        const uint32_t share = threadIdx.x / kWarp % kKeyShares;
+        const uint32_t n = (block.key_strips + kKeyShares - 1) / kKeyShares;
+        first_strip = min(share * n, block.key_strips);
+        end_strip = min(first_strip + n, block.key_strips);
+        first_tile = threadIdx.x / kWarp / kKeyShares * n_tiles;
+        partial = partials + share * block.n_columns * stride_ + first_tile * LK_TILE_TOKENS;
+        stride = stride_;
+        queries = shared_address(block.queries) + first_strip * block.query_strip_bytes() +
+                  16 * (threadIdx.x % kWarp);
+    }
+};
+
+using KeyProducts = float[kOwnTiles][kEights][4];
+
+// S of a stage of tiles: a warp has every fourth tile.
+template <bool kWide>
+__device__ __forceinline__ void multiply_key_tiles(const RowsBlock &block, const KeyPart &part,
+                                                   uint32_t tiles, uint32_t n_tiles,
+                                                   KeyProducts &products) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    uint32_t at = tiles + (part.first_strip * n_tiles + part.first_tile) * kTileBytes + 16 * lane;
+    uint32_t query = part.queries;
+#pragma unroll 1
+    for (uint32_t strip = part.first_strip; strip < part.end_strip; ++strip) {
+        const uint4 a = load_shared4(at);
+        load_queries<kWide>(query).multiply({a.x, a.y, a.z, a.w}, products[0]);
+        at += n_tiles * kTileBytes;
+        query += ColumnOperands<kWide>::kSixteens * kTileBytes;
+    }
+}
+
+// What brings the largest range of a warp's strips next to 2^14, as FP16 numbers, and back.
+struct RangeScale {
+    uint32_t lower;  // of ranges of the lower 8 of k
+    uint32_t upper;
+    float inverse;
+};
+__device__ __forceinline__ RangeScale find_range_scale(const Codes &codes, const KeyPart &part) {
+    constexpr uint32_t kStripBytes = 2 * LK_STRIP_CHANNELS;
+    const uint32_t end = codes.ranges + part.end_strip * kStripBytes;
+    uint32_t most = 0;
+    for (uint32_t at = codes.ranges + part.first_strip * kStripBytes + 16 * (threadIdx.x % kWarp);
+         at < end; at += 16 * kWarp) {
+        // Numbers that are not negative are ordered as their bits.
+        const uint4 eight = load_shared4(at);
+        most = __vmaxu2(most, __vmaxu2(__vmaxu2(eight.x, eight.y), __vmaxu2(eight.z, eight.w)));
+    }
+    most = __reduce_max_sync(kAllLanes, max(most & 0xFFFFu, most >> 16));
+    const uint32_t exponent = min(30u, 15 + 28 - (most >> 10));
+    RangeScale scale;
+    scale.lower = (exponent << 10) * 0x10001u;
+    scale.upper = ((exponent - upper_shift(codes.bits)) << 10) * 0x10001u;
+    scale.inverse = __uint_as_float((127 + 15 - exponent) << 23);
+    // Kept, not computed for each strip.
+    asm volatile("" : "+r"(scale.lower), "+r"(scale.upper));
+    return scale;
+}
+
+// The queries' products with the minima of a part of the share's strips.
+template <bool kWide>
+__device__ __forceinline__ void multiply_minima(const RowsBlock &block, const KeyPart &part,
+                                                const Codes &codes, float *minima) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t warp = threadIdx.x / kWarp;
+    constexpr uint32_t kQueryBytes = ColumnOperands<kWide>::kSixteens * kTileBytes;
+    float sums[kEights][4] = {};
+#pragma unroll 1
+    for (uint32_t i = warp / kKeyShares; part.first_strip + i < part.end_strip; i += kTokenParts) {
+        const uint2 m = load_shared2(codes.minima + 32 * (part.first_strip + i) + 8 * (lane % 4));
+        load_queries<kWide>(part.queries + i * kQueryBytes).multiply({m.x, m.x, m.y, m.y}, sums);
+    }
+    // All rows are the same.
+    float *to = minima + 2 * lane * kRowsWarps + warp;
+#pragma unroll
+    for (int n = 0; n < (kWide ? kEights : kEights / 2); ++n)
+#pragma unroll
+        for (int i = 0; lane < 4 && i < 2; ++i)
+            to[(8 * n + i) * kRowsWarps] = sums[n][i];
+}
+
+// S of a page of codes: a warp has two tiles.
+template <uint32_t kBits, bool kWide>
+__device__ __forceinline__ void multiply_key_codes(const RowsBlock &block, const KeyPart &part,
+                                                   const Codes &codes, const RangeScale &scale,
+                                                   KeyProducts &products) {
+    const uint32_t bytes = strip_bytes(codes.page_tokens, kBits);
+    uint32_t at = codes.words + part.first_strip * bytes + lane_offset<kBits>(codes);
+    uint32_t query = part.queries;
+    uint32_t range = codes.ranges + 32 * part.first_strip + 8 * (threadIdx.x % 4);
+#pragma unroll 1
+    for (uint32_t strip = part.first_strip; strip < part.end_strip; ++strip) {
+        ColumnOperands<kWide> queries = load_queries<kWide>(query);
+        const uint2 r = load_shared2(range);
+        uint32_t words[4];
+        load_pair<kBits>(at, part.first_tile / 2, words);
+        const uint32_t lower = multiply_f16(r.x, scale.lower);
+        const uint32_t upper = multiply_f16(r.y, scale.upper);
+#pragma unroll
+        for (uint32_t i = 0; i < 4 * queries.kSixteens; ++i) {
+            uint32_t &b = queries.b[i / 4][i % 4];
+            b = multiply_f16(b, i % 2 ? upper : lower);
+        }
+#pragma unroll
+        for (int t = 0; t < kOwnTiles; ++t) {
+            uint32_t a[4];
+            mask_codes<kBits>(words[2 * t], words[2 * t + (kBits == 8)], a);
+            queries.multiply(a, products[t]);
+        }
+        at += bytes;
+        query += ColumnOperands<kWide>::kSixteens * kTileBytes;
+        range += 32;
+    }
+}
+
+// S of a stage, in shares.
+template <bool kWide>
+__device__ __forceinline__ void multiply_keys(const RowsBlock &block, const Codes &codes,
+                                              uint32_t slot, uint32_t n_tiles, float *partials,
+                                              uint32_t stride, float *minima) {
+    const KeyPart part(block, partials, stride, codes.bits ? kOwnTiles : 1);
+    if (codes.bits)
+        multiply_minima<kWide>(block, part, codes, minima);
+    if (part.first_tile >= n_tiles)
+        return;
+    KeyProducts products = {};
+    float factor = 1;
+    if (codes.bits) {
+        const RangeScale scale = find_range_scale(codes, part);
+        factor = scale.inverse * code_factor(codes.bits);
+        if (codes.bits == 4)
+            multiply_key_codes<4, kWide>(block, part, codes, scale, products);
+        else if (codes.bits == 2)
+            multiply_key_codes<2, kWide>(block, part, codes, scale, products);
+        else
+            multiply_key_codes<8, kWide>(block, part, codes, scale, products);
+    } else {
+        multiply_key_tiles<kWide>(block, part, slot, n_tiles, products);
+    }
+#pragma unroll
+    for (int t = 0; t < kOwnTiles; ++t)
+        if (t == 0 || codes.bits)
+            store_products<kWide>(part.partial + t * LK_TILE_TOKENS, stride, products[t], factor);
+}
+
+// What the products of weights and values read.
+struct ValueWork {
+    uint32_t n_strips;
+    uint32_t n_tiles;
+    uint32_t weights;  // shared address, of the lane's row of a matrix
+    uint32_t stride;   // of weights
+    const float *sums;
+
+    template <bool kWide>
+    __device__ __forceinline__ ColumnOperands<kWide> operands(uint32_t tile) const {
+        return load_weights<kWide>(weights + 32 * tile, stride);
+    }
+};
+__device__ __forceinline__ uint32_t weights_address(const __half *weights, uint32_t stride) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    return renewed(shared_address(weights)) + 2 * stride * (lane % 8 + 8 * (lane / 16)) +
+           16 * (lane / 8 % 2);
+}
+
+// A strip of the warp's output; the last one in place of those that the values do not have.
+__device__ __forceinline__ uint32_t own_strip(const ValueWork &work, int i) {
+    return min(threadIdx.x / kWarp + kRowsWarps * i, work.n_strips - 1);
+}
+
+// O of a stage of tiles, which are keys or values.
+template <bool kIsLatent, bool kWide>
+__device__ __forceinline__ void multiply_value_tiles(uint32_t tiles, const ValueWork &work,
+                                                     OwnSums &out) {
+    uint32_t at[kOwnStrips];
+#pragma unroll
+    for (int i = 0; i < kOwnStrips; ++i)
+        at[i] = tiles + own_strip(work, i) * work.n_tiles * kTileBytes + 16 * (threadIdx.x % kWarp);
+#pragma unroll 1
+    for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
+        const ColumnOperands<kWide> weights = work.operands<kWide>(tile);
+#pragma unroll
+        for (int i = 0; i < kOwnStrips; ++i) {
+            const uint4 v = load_shared4(at[i] + tile * kTileBytes);
+            if (kIsLatent)
+                weights.multiply({transpose(v.x), transpose(v.z), transpose(v.y), transpose(v.w)},
+                                 out[i]);
+            else
+                weights.multiply({v.x, v.y, v.z, v.w}, out[i]);
+        }
+    }
+}
+
+// O of a page of codes.
+template <uint32_t kBits, bool kWide>
+__device__ __forceinline__ void multiply_value_codes(const Codes &codes, const ValueWork &work,
+                                                     OwnSums &products) {
+    uint32_t at[kOwnStrips];
+#pragma unroll
+    for (int i = 0; i < kOwnStrips; ++i)
+        at[i] = codes.words + own_strip(work, i) * strip_bytes(codes.page_tokens, kBits) +
+                lane_offset<kBits>(codes);
+#pragma unroll 1
+    for (uint32_t pair = 0; 2 * pair < work.n_tiles; ++pair) {
+        uint32_t words[kOwnStrips][4];
+#pragma unroll
+        for (int i = 0; i < kOwnStrips; ++i)
+            load_pair<kBits>(at[i], pair, words[i]);
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+            const ColumnOperands<kWide> weights = work.operands<kWide>(2 * pair + t);
+#pragma unroll
+            for (int i = 0; i < kOwnStrips; ++i) {
+                const uint32_t low =
+                    kBits == 2 ? transpose(words[i][0]) >> 2 * t : transpose(words[i][2 * t]);
+                uint32_t a[4];
+                mask_codes<kBits>(low, kBits == 8 ? transpose(words[i][2 * t + 1]) : low, a);
+                weights.multiply({a[0], a[2], a[1], a[3]}, products[i]);
+            }
+        }
+    }
+}
+
+// Products of the codes of a page become outputs.
+template <bool kWide>
+__device__ __forceinline__ void add_codes(const Codes &codes, const ValueWork &work,
+                                          const OwnSums &products, OwnSums &out) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t warp = threadIdx.x / kWarp;
+    const float factor = code_factor(codes.bits);
+    const float upper_factor = factor / (1 << upper_shift(codes.bits));
+    // Parameters of rows lane / 4 and 8 more lie 2 numbers apart.
+    const uint32_t own = 2 * (lane / 8 * 4 + lane / 4 % 2);
+#pragma unroll
+    for (int i = 0; i < kOwnStrips; ++i) {
+        const uint32_t strip = warp + kRowsWarps * i;
+        if (strip >= work.n_strips)
+            continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint32_t offset = 32 * strip + own + 4 * half;
+            const float range = half_to_float(load_shared_half(codes.ranges + offset)) *
+                                (half ? upper_factor : factor);
+            const float least = half_to_float(load_shared_half(codes.minima + offset));
+#pragma unroll
+            for (int n = 0; n < (kWide ? kEights : kEights / 2); ++n)
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const float sum = work.sums[8 * n + 2 * (lane % 4) + j];
+                    float &to = out[i][n][2 * half + j];
+                    to = fmaf(products[i][n][2 * half + j], range, fmaf(sum, least, to));
+                }
+        }
+    }
+}
+
+// O of a stage.
+template <bool kWide>
+__device__ __forceinline__ void multiply_values(const RowsBlock &block, const Codes &codes,
+                                                uint32_t slot, const ValueWork &work,
+                                                OwnSums &out) {
+    if (codes.bits) {
+        OwnSums products = {};
+        if (codes.bits == 4)
+            multiply_value_codes<4, kWide>(codes, work, products);
+        else if (codes.bits == 2)
+            multiply_value_codes<2, kWide>(codes, work, products);
+        else
+            multiply_value_codes<8, kWide>(codes, work, products);
+        add_codes<kWide>(codes, work, products, out);
+    } else if (block.value_strips) {
+        multiply_value_tiles<false, kWide>(slot + block.key_strips * work.n_tiles * kTileBytes,
+                                           work, out);
+    } else {
+        multiply_value_tiles<true, kWide>(slot, work, out);
+    }
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif
