@@ -507,8 +507,8 @@ def layers_rows(records: dict[str, dict]) -> str:
 
 def error_rows(record: dict) -> str:
     """Plans of tests/model/stress.py: errors of attention's output."""
-    names = list(record['rows'][0]['error_percent'])
-    return table(['plan', *names], [[row['plan'], *(f'{row["error_percent"][name]:.1f}' for name in names)] for row in record['rows']])
+    rows = [[row['plan'], *(f'{error:.1f}' for error in row['error_percent'].values())] for row in record['rows']]
+    return table(['plan', *record['rows'][0]['error_percent']], rows)
 
 
 def isa_code(record: dict) -> str:
@@ -563,8 +563,7 @@ VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_shor
 
 # Of records of all proving models, by the model's name: models-NAME.json of the suite, default-NAME.json of the default
 # on more questions, layers-NAME.json and core-NAME.json of plans that differ by layer, covariance-NAME.json of bases of keys, long-NAME.json of long answers.
-MODEL_VIEWS = {'models': {'short': lambda records: models_limited(records, ('auto',)), 'methods': models_methods, 'each': models_each}, 'default': {'short': lambda records: models_limited(records, ('auto', 'default')), 'each': models_each}, 'layers': {'rows': layers_rows}, 'core': {'rows': layers_rows}, 'covariance': {'rows': layers_rows},
-               'long': {'items': long_rows}}
+MODEL_VIEWS = {'models': {'short': lambda records: models_limited(records, ('auto',)), 'methods': models_methods, 'each': models_each}, 'default': {'short': lambda records: models_limited(records, ('auto', 'default')), 'each': models_each}, 'layers': {'rows': layers_rows}, 'core': {'rows': layers_rows}, 'covariance': {'rows': layers_rows}, 'long': {'items': long_rows}}
 
 
 def read(name: str) -> dict:

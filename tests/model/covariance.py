@@ -158,7 +158,7 @@ def main() -> None:
     with torch.inference_mode():
         made = plans(moments(model, E.tensor(rows, args.device)))
         bench = E.Bench(model, Corpus(args.corpus, "held"), args.device, args.size, args.items, [Whole("fp16"), *made])
-        L.ask(bench, args, "covariance", start)
+        L.run_rounds(bench, args, "covariance", start)
 
 
 if __name__ == "__main__":

@@ -294,7 +294,7 @@ def added(sums: dict[str, E.Score], more: dict[str, E.Score]) -> None:
             setattr(own, field.name, getattr(own, field.name) + getattr(score, field.name))
 
 
-def ask(bench: E.Bench, args: argparse.Namespace, study: str, start: float) -> None:
+def run_rounds(bench: E.Bench, args: argparse.Namespace, study: str, start: float) -> None:
     """Rounds of all tasks, until their seconds are over; the record is written after each task."""
     name, channels = args.weights.stem, bench.model.shape.head_dim
     device = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
@@ -338,7 +338,7 @@ def main() -> None:
         made = cores(model.shape) if args.cores else {}
         plans = [*map(written, args.plans or []), *(layered(name, model.shape, widths) for name, widths in made.items())]
     bench = E.Bench(model, Corpus(args.corpus, "held"), args.device, args.size, args.items, [Layered("fp16"), *plans])
-    ask(bench, args, "layers", start)
+    run_rounds(bench, args, "layers", start)
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ static void a_narrow_default_is_widest_in_the_middle(void **state) {
     }
 }
 
-/* A layer that sees its window alone copies nothing from far back; its bits go elsewhere. */
+/* Nothing far back is visible in a layer with a window, so its keys need no more bits. */
 static void layers_with_a_window_are_no_core_of_the_default(void **state) {
     (void)state;
     struct model m;
