@@ -505,6 +505,12 @@ def layers_rows(records: dict[str, dict]) -> str:
     return table(['plan', 'bits/value', *(f'`{name}`' for name in models), 'mean', '-log2 p'], rows)
 
 
+def error_rows(record: dict) -> str:
+    """Plans of tests/model/stress.py: errors of attention's output."""
+    rows = [[row['plan'], *(f'{error:.1f}' for error in row['error_percent'].values())] for row in record['rows']]
+    return table(['plan', *record['rows'][0]['error_percent']], rows)
+
+
 def isa_code(record: dict) -> str:
     """Each kernel once for each GPU and compiler."""
     names = ('VGPRs', 'Spilled VGPRs', 'Scratch size', 'LDS size', 'Subgroups per SIMD', 'Instructions')
@@ -552,13 +558,12 @@ def isa_predicted(record: dict) -> str:
 VIEWS = {'rotation': rotation_rows, 'costs': cost_rows, 'costs-short': cost_short, 'planning': planning_rows, 'latency': latency_rows, 'code': isa_code, 'pages': isa_pages, 'predicted': isa_predicted, 'llama': llama_rows, 'llama-answers': llama_answers, 'llama-short': llama_short, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
-         'demo': demo_rows, 'stress': stress_rows}
+         'demo': demo_rows, 'stress': stress_rows, 'errors': error_rows}
 
 
 # Of records of all proving models, by the model's name: models-NAME.json of the suite, default-NAME.json of the default
-# on more questions, layers-NAME.json of plans that differ by layer, long-NAME.json of long answers.
-MODEL_VIEWS = {'models': {'short': lambda records: models_limited(records, ('auto',)), 'methods': models_methods, 'each': models_each}, 'default': {'short': lambda records: models_limited(records, ('auto', 'default')), 'each': models_each}, 'layers': {'rows': layers_rows},
-               'long': {'items': long_rows}}
+# on more questions, layers-NAME.json and core-NAME.json of plans that differ by layer, covariance-NAME.json of bases of keys, long-NAME.json of long answers.
+MODEL_VIEWS = {'models': {'short': lambda records: models_limited(records, ('auto',)), 'methods': models_methods, 'each': models_each}, 'default': {'short': lambda records: models_limited(records, ('auto', 'default')), 'each': models_each}, 'layers': {'rows': layers_rows}, 'core': {'rows': layers_rows}, 'covariance': {'rows': layers_rows}, 'long': {'items': long_rows}}
 
 
 def read(name: str) -> dict:

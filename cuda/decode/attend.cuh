@@ -230,28 +230,44 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         // Queries come first: after the copies of pages they would be late.
         load_queries<Method>(args, work_tile, item, n_history, reinterpret_cast<__half *>(memory),
                              columns, warp, n_warps, lane);
-        uint32_t n_mine = find_kv_tiles<Method::kTokenTiles, Method::kSkipsRawPages>(
-            args, item, n_tokens, 0, mine, warp, n_warps, lane);
-        ring.start(n_mine);
-        if (warp == n_warps - 1)
-            read_slots<kStrips>(args, item, slots, lane);
-        if (threadIdx.x == 0)
-            rules = logit_rules(args, item, n_history, columns);
-        __syncthreads();
-        const uint32_t queries = renewed(shared_address(memory));
         Method method;
-        method.clear();
+        uint32_t queries = 0;
         uint32_t turn = 0;
+        uint32_t n_mine = 0;
+        // Looked up at the loop's begin, all KV tiles share the code of one place. See
+        // Method::kLooksUpInLoop.
+        const auto look_up = [&] {
+            n_mine = find_kv_tiles<Method::kTokenTiles, Method::kSkipsRawPages>(
+                args, item, n_tokens, turn, mine, warp, n_warps, lane);
+            ring.start(n_mine);
+        };
+        const auto begin = [&] {
+            if (warp == n_warps - 1)
+                read_slots<kStrips>(args, item, slots, lane);
+            if (threadIdx.x == 0)
+                rules = logit_rules(args, item, n_history, columns);
+            __syncthreads();
+            queries = renewed(shared_address(memory));
+            method.clear();
+        };
+        if (!Method::kLooksUpInLoop) {
+            look_up();
+            begin();
+        }
 #pragma unroll 1
         while (true) {
+            if (Method::kLooksUpInLoop) {
+                look_up();
+                if (!turn)
+                    begin();
+            }
             ring.follow();
             method.accumulate(ring, queries, shared_address(slots), rules, n_tokens, lane);
             if (n_mine < kWarpKvTiles)
                 break;
             turn += kWarpKvTiles;
-            n_mine = find_kv_tiles<Method::kTokenTiles, Method::kSkipsRawPages>(
-                args, item, n_tokens, turn, mine, warp, n_warps, lane);
-            ring.start(n_mine);
+            if (!Method::kLooksUpInLoop)
+                look_up();
         }
         __syncthreads();
         const WarpResults results(rings, n_warps, work_tile.n_columns, args.layer.head_dim);

@@ -28,6 +28,15 @@ struct ByteAccumulator {
         for (int s = 0; s < kStrips; ++s)
             o[s][0] = o[s][1] = 0;
     }
+    // The first strip becomes the last one.
+    __device__ __forceinline__ void rotate() {
+        const float first[2] = {o[0][0], o[0][1]};
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                o[s][i] = s + 1 < kStrips ? o[s + 1 < kStrips ? s + 1 : s][i] : first[i];
+    }
     // The factor of weights that are relative to `top_of_page`.
     __device__ __forceinline__ float weight_of(float page_row_max) {
         // FP32 has headroom: row_max is raised when a page passes it by much.
@@ -49,13 +58,15 @@ struct ByteAccumulator {
     }
 };
 
-// The logits of n tokens token, token + 8, ... and of the lane's column.
+// The logits of tokens token, token + 8, ... and of the lane's column.
 template <bool kRaw, int kCount>
 __device__ __forceinline__ void finish_logits(float (&x)[kCount], const LogitRules &rules,
                                               bool is_masked, uint32_t token, uint32_t column) {
+    const auto token_of = [&](uint32_t i) { return token + i * 8; };
+    const uint32_t hidden = is_masked ? hidden_bits<kRaw, kCount>(rules, column, token_of) : 0u;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-        x[i] = finished<kRaw>(x[i], rules, is_masked, column, token + i * 8u);
+        x[i] = finished(x[i], rules, hidden >> i & 1u);
 }
 
 // Weights of a page, [tile]: FP16 weights of tokens g and g + 8, transposed. Afterwards a lane has
@@ -212,8 +223,8 @@ __device__ __forceinline__ void multiply_value_strips(uint32_t words, const Byte
                 continue;
             uint32_t a[4];
             value_fragment<kBits>(first_words, second_words, t, a);
-            mma_bytes(high, a[0], a[1], a[2], a[3], weights.high[t][0], weights.high[t][1]);
-            mma_bytes(low, a[0], a[1], a[2], a[3], weights.low[t][0], weights.low[t][1]);
+            mma_high_bytes(high, a[0], a[1], a[2], a[3], weights.high[t][0], weights.high[t][1]);
+            mma_low_bytes(low, a[0], a[1], a[2], a[3], weights.low[t][0], weights.low[t][1]);
         }
     }
 #pragma unroll
@@ -230,8 +241,8 @@ __device__ __forceinline__ int32_t sum_of(const ByteWeights &weights) {
     int32_t low[4] = {};
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
-        mma_bytes(high, kOne, kOne, kOne, kOne, weights.high[t][0], weights.high[t][1]);
-        mma_bytes(low, kOne, kOne, kOne, kOne, weights.low[t][0], weights.low[t][1]);
+        mma_high_bytes(high, kOne, kOne, kOne, kOne, weights.high[t][0], weights.high[t][1]);
+        mma_low_bytes(low, kOne, kOne, kOne, kOne, weights.low[t][0], weights.low[t][1]);
     }
     return high[0] * kLowScale + low[0];
 }
@@ -264,7 +275,10 @@ __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeigh
                 multiply_value_strips<kBits, false>(words + (s - first) * kBits * 256, bytes,
                                                     step_scale, g.o[s], g.o[s]);
         }
-        ring.next();
+        if (kStrips > kEach)
+            ring.next_apart();
+        else
+            ring.next();
     }
 }
 
@@ -276,7 +290,8 @@ __device__ __forceinline__ void f16_fragment(uint32_t mine, const ByteLane &lane
     b[1] = lane.is_upper() ? mine : other;
 }
 
-// Values of a page at 16 bits: a strip is a chunk.
+// Values of a page at 16 bits: a strip is a chunk. Strips take turns in the registers of the first
+// one, since such pages are few and code for each strip would be a sixth of the kernel.
 template <int kStrips>
 __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageWeights &weights,
                                                          const ByteLane &lane,
@@ -285,7 +300,7 @@ __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageW
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t)
         f16_fragment(weights.tiles[t], lane, b[t]);
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < kStrips; ++s) {
         const uint32_t words = ring.wait() + lane.lane * 16;
         float c[4] = {};
@@ -294,8 +309,9 @@ __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageW
             const uint4 w = load_shared4(words + t * 512);
             mma(c, w.x, w.y, w.z, w.w, b[t][0], b[t][1]);
         }
-        g.o[s][0] = fmaf(c[0], weights.weight, g.o[s][0]);
-        g.o[s][1] = fmaf(c[2], weights.weight, g.o[s][1]);
+        g.o[0][0] = fmaf(c[0], weights.weight, g.o[0][0]);
+        g.o[0][1] = fmaf(c[2], weights.weight, g.o[0][1]);
+        g.rotate();
         ring.next();
     }
 }

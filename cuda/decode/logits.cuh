@@ -64,17 +64,29 @@ __device__ __forceinline__ float capped(float x, const LogitRules &rules) {
     return rules.cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x * rules.cap_factor)));
 }
 
-// A logit capped, or hidden where the token is not visible to its column.
-template <bool kRaw>
-__device__ __forceinline__ float finished(float x, const LogitRules &rules, bool is_masked,
-                                          uint32_t column, uint32_t token) {
-    if (is_masked &&
-        !(kRaw ? rules.mask.is_visible(column, token) : rules.mask.in_window(column, token)))
-        return kHidden;
-    return rules.cap > 0 ? capped(x, rules) : x;
+// Which of kCount logits of a column are hidden: bit i for the token that token_of(i) gives. The
+// loop stays one, since few pages come here and code for each logit would be as long as that of a
+// page.
+template <bool kRaw, uint32_t kCount, class TokenOf>
+__device__ __forceinline__ uint32_t hidden_bits(const LogitRules &rules, uint32_t column,
+                                                TokenOf token_of) {
+    static_assert(kCount <= 32, "a bit each");
+    uint32_t hidden = 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < kCount; ++i) {
+        const uint32_t token = token_of(i);
+        const bool is_visible =
+            kRaw ? rules.mask.is_visible(column, token) : rules.mask.in_window(column, token);
+        hidden |= (is_visible ? 0u : 1u) << i;
+    }
+    return hidden;
+}
+__device__ __forceinline__ float finished(float x, const LogitRules &rules, bool is_hidden) {
+    return is_hidden ? kHidden : rules.cap > 0 ? capped(x, rules) : x;
 }
 
-// The logits of a tile; first_token is the tile's.
+// The logits of a tile, capped, and hidden where a token is not visible to its column; first_token
+// is the tile's.
 template <bool kRaw, int kTiles>
 __device__ __forceinline__ void finish_tile(float (&s)[kTiles][4], const LogitRules &rules,
                                             bool is_masked, uint32_t first_token, uint32_t lane) {
@@ -84,7 +96,9 @@ __device__ __forceinline__ void finish_tile(float (&s)[kTiles][4], const LogitRu
         for (int i = 0; i < 4; ++i) {
             const uint32_t column = c * 8 + (lane & 3u) * 2 + (i & 1);
             const uint32_t token = first_token + (lane >> 2) + (i >> 1) * 8;
-            s[c][i] = finished<kRaw>(s[c][i], rules, is_masked, column, token);
+            const bool is_visible =
+                kRaw ? rules.mask.is_visible(column, token) : rules.mask.in_window(column, token);
+            s[c][i] = finished(s[c][i], rules, is_masked && !is_visible);
         }
 }
 

@@ -20,6 +20,7 @@ class ByF16 {
     static constexpr uint32_t kColumns = kTiles * 8;
     static constexpr int kTokenTiles = kPageTiles;
     static constexpr bool kSkipsRawPages = false;
+    static constexpr bool kLooksUpInLoop = kStrips <= 16;  // see BySplitK
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     // A query in shared memory, in its copies.
@@ -84,6 +85,7 @@ class ByBytes {
     static constexpr uint32_t kColumns = 4;
     static constexpr int kTokenTiles = kPageTiles;
     static constexpr bool kSkipsRawPages = false;
+    static constexpr bool kLooksUpInLoop = true;
     static constexpr int kQueryShift = 0;
 
     // As ByF16 does, but each query column twice: for the two columns of a B fragment of bytes.
@@ -206,6 +208,8 @@ class BySplitK {
     static constexpr uint32_t kColumns = 4;
     static constexpr int kTokenTiles = kTilesOf<kKind>;
     static constexpr bool kSkipsRawPages = false;
+    // In line once it would take registers from the loop over pages of these kinds.
+    static constexpr bool kLooksUpInLoop = kKind != kDecodeF8By32 && kKind != kDecodeF8Narrow;
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,

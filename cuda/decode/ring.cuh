@@ -162,6 +162,9 @@ class Arrivals {
         __syncwarp();
     }
 
+    __device__ __forceinline__ uint32_t barriers() const { return barriers_; }
+    __device__ __forceinline__ uint32_t lane() const { return lane_; }
+
   private:
     const uint32_t barriers_;
     const uint32_t lane_;
@@ -170,6 +173,8 @@ class Arrivals {
 class Arrivals {
   public:
     __device__ __forceinline__ Arrivals(uint32_t, uint32_t lane) : lane_(lane) {}
+    __device__ __forceinline__ uint32_t barriers() const { return 0; }
+    __device__ __forceinline__ uint32_t lane() const { return lane_; }
     static __device__ __forceinline__ void open(uint32_t) {}
     static __device__ __forceinline__ void fence() {}
     __device__ __forceinline__ void expect(uint32_t, uint32_t) const {}
@@ -196,6 +201,69 @@ class Arrivals {
 };
 #endif
 
+// What a ring copies next.
+struct RingState {
+    uint32_t side_address;  // of a KvTileSide: the KV tile's, or 32 bytes after it
+    uint32_t end;           // of the KV tiles
+    uint32_t offset;        // of the next copy in its page
+    uint32_t issued;        // chunks, twice, and one more where the side is that of values
+};
+// Where it copies to: shared.
+struct RingPlaces {
+    uint32_t memory;  // two slots of kChunkBytes, then the metadata of keys
+    uint32_t value_metadata;
+};
+// Start the next copy; everything is uniform in the warp.
+__device__ __forceinline__ RingState issued_copy(RingState state, const RingPlaces &places,
+                                                 const Arrivals &arrivals) {
+    const uint32_t slot = state.issued >> 1 & 1u;
+    const bool is_values = state.issued & 1u;
+    // Tiles of 16-bit blocks may lie after the last token.
+    if (!is_values)
+#pragma unroll 1
+        while (state.side_address < state.end && !load_shared1(state.side_address + 16))
+            state.side_address += kKvTileBytes;
+    state.issued += 2;
+    if (state.side_address >= state.end) {
+        // An empty turn, so that uses and slots go on in step.
+        arrivals.expect(slot, 0);
+        arrivals.close();
+        return state;
+    }
+    const uint32_t to = places.memory + slot * kChunkBytes;
+    const uint32_t sizes = load_shared1(state.side_address + 20);
+    const uint32_t chunk = sizes & 0xFFFFu;
+    const uint64_t payload = load_shared_address(state.side_address);
+    const uint32_t total = load_shared1(state.side_address + 16);
+    const uint32_t bytes = min(chunk, total - state.offset);
+    const uint32_t position = state.side_address - (is_values ? 32 : 0) + 80;
+    if (load_shared1(position + 8) & 0xFFu) {
+        const uint32_t stride = load_shared1(position + 4);
+        arrivals.copy_runs(to, payload + state.offset / 512 * stride, stride, bytes / 512);
+        arrivals.expect(slot, 0);
+    } else {
+        const uint32_t metadata_bytes = state.offset ? 0 : sizes >> 16;
+        arrivals.expect(slot, bytes + metadata_bytes);
+        if (!state.offset)
+            arrivals.copy(slot, is_values ? places.value_metadata : places.memory + 2 * kChunkBytes,
+                          load_shared_address(state.side_address + 8), metadata_bytes);
+        arrivals.copy(slot, to, payload + state.offset, bytes);
+    }
+    arrivals.close();
+    state.offset += bytes;
+    if (state.offset == total) {
+        state.offset = 0;
+        state.side_address += is_values ? kKvTileBytes - 32 : 32;
+        state.issued ^= 1u;
+    }
+    return state;
+}
+// The same out of line, for places that need its code more than once in a page.
+static __device__ __noinline__ RingState issued_copy_apart(RingState state, RingPlaces places,
+                                                           uint32_t barriers, uint32_t lane) {
+    return issued_copy(state, places, Arrivals(barriers, lane));
+}
+
 // Issues copies in the order in which chunks are used; everything is uniform in the warp.
 class Ring {
   public:
@@ -205,23 +273,22 @@ class Ring {
                                     const Arrivals &arrivals)
         : arrivals_(arrivals),
           kv_tiles_(kv_tiles),
-          memory_(memory),
-          value_metadata_(memory + 2 * kChunkBytes + args.key_metadata_bytes),
-          own_(value_metadata_ + args.value_metadata_bytes),
+          places_{memory, memory + 2 * kChunkBytes + args.key_metadata_bytes},
+          own_(places_.value_metadata + args.value_metadata_bytes),
           widened_(own_ + args.own_bytes -
                    decode_widened_bytes(args.key_metadata_bytes, args.value_metadata_bytes)) {}
 
     // Start the first n_kv_tiles KV tiles; all earlier ones are used up. A call of follow() comes
     // later, before the first wait(), so that the copies that all warps need first are not delayed.
     __device__ __forceinline__ void start(uint32_t n_kv_tiles) {
-        side_address_ = using_ = kv_tiles_;
-        end_ = kv_tiles_ + n_kv_tiles * kKvTileBytes;
-        used_ = issued_;
+        state_.side_address = using_ = kv_tiles_;
+        state_.end = kv_tiles_ + n_kv_tiles * kKvTileBytes;
+        used_ = state_.issued >> 1;
         issue();
     }
     __device__ __forceinline__ void follow() { issue(); }
 
-    __device__ __forceinline__ bool has_more() const { return using_ < end_; }
+    __device__ __forceinline__ bool has_more() const { return using_ < state_.end; }
     __device__ __forceinline__ uint32_t kv_tile() const { return using_; }
     __device__ __forceinline__ bool is_empty() const { return !load_shared1(using_ + 16); }
     __device__ __forceinline__ void next_kv_tile() { using_ += kKvTileBytes; }
@@ -230,7 +297,7 @@ class Ring {
     __device__ __forceinline__ uint32_t wait() const {
         const uint32_t slot = used_ & 1u;
         arrivals_.wait<1>(slot, used_ >> 1);
-        return memory_ + slot * kChunkBytes;
+        return places_.memory + slot * kChunkBytes;
     }
     // Wait for the chunk after that one, too.
     __device__ __forceinline__ void wait_after() const {
@@ -243,75 +310,33 @@ class Ring {
         ++used_;
         issue();
     }
-    __device__ __forceinline__ uint32_t key_metadata() const { return memory_ + 2 * kChunkBytes; }
-    __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
+    // The same by code out of line.
+    __device__ __forceinline__ void next_apart() {
+        __syncwarp();
+        ++used_;
+        state_ = issued_copy_apart(state_, places_, arrivals_.barriers(), arrivals_.lane());
+    }
+    __device__ __forceinline__ uint32_t key_metadata() const {
+        return places_.memory + 2 * kChunkBytes;
+    }
+    __device__ __forceinline__ uint32_t value_metadata() const { return places_.value_metadata; }
     __device__ __forceinline__ uint32_t own_queries() const { return own_; }
     __device__ __forceinline__ uint32_t widened_keys() const { return widened_; }
     __device__ __forceinline__ uint32_t widened_values() const {
-        return widened_ + 2 * (value_metadata_ - key_metadata());
+        return widened_ + 2 * (value_metadata() - key_metadata());
     }
 
   private:
-    // side_address_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
-    __device__ __forceinline__ void issue() {
-        if (!side_)
-            skip_nothing();
-        if (side_address_ >= end_) {
-            // An empty turn, so that uses and slots go on in step.
-            arrivals_.expect(issued_ & 1u, 0);
-            arrivals_.close();
-            ++issued_;
-            return;
-        }
-        const uint32_t slot = issued_ & 1u;
-        const uint32_t to = memory_ + slot * kChunkBytes;
-        const uint32_t sizes = load_shared1(side_address_ + 20);
-        const uint32_t chunk = sizes & 0xFFFFu;
-        const uint64_t payload = load_shared_address(side_address_);
-        const uint32_t total = load_shared1(side_address_ + 16);
-        const uint32_t bytes = min(chunk, total - offset_);
-        const bool is_values = side_;
-        const uint32_t position = side_address_ - (is_values ? 32 : 0) + 80;
-        if (load_shared1(position + 8) & 0xFFu) {
-            const uint32_t stride = load_shared1(position + 4);
-            arrivals_.copy_runs(to, payload + offset_ / 512 * stride, stride, bytes / 512);
-            arrivals_.expect(slot, 0);
-        } else {
-            const uint32_t metadata_bytes = offset_ ? 0 : sizes >> 16;
-            arrivals_.expect(slot, bytes + metadata_bytes);
-            if (!offset_)
-                arrivals_.copy(slot, is_values ? value_metadata_ : key_metadata(),
-                               load_shared_address(side_address_ + 8), metadata_bytes);
-            arrivals_.copy(slot, to, payload + offset_, bytes);
-        }
-        arrivals_.close();
-        ++issued_;
-        offset_ += bytes;
-        if (offset_ == total) {
-            offset_ = 0;
-            side_address_ += is_values ? kKvTileBytes - 32 : 32;
-            side_ = !is_values;
-        }
-    }
-    // Tiles of 16-bit blocks may lie after the last token.
-    __device__ __forceinline__ void skip_nothing() {
-#pragma unroll 1
-        while (side_address_ < end_ && !load_shared1(side_address_ + 16))
-            side_address_ += kKvTileBytes;
-    }
+    __device__ __forceinline__ void issue() { state_ = issued_copy(state_, places_, arrivals_); }
+
     const Arrivals arrivals_;
     const uint32_t kv_tiles_;
-    const uint32_t memory_;
-    const uint32_t value_metadata_;
+    const RingPlaces places_;
     const uint32_t own_;
     const uint32_t widened_;
-    uint32_t side_address_ = 0;  // of the next copy
-    uint32_t using_ = 0;         // the KV tile at use
-    uint32_t end_ = 0;
-    uint32_t offset_ = 0;  // of the next copy in its page
-    bool side_ = false;
-    uint32_t issued_ = 0;  // chunks
-    uint32_t used_ = 0;
+    RingState state_ = {0, 0, 0, 0};
+    uint32_t using_ = 0;  // the KV tile at use
+    uint32_t used_ = 0;   // chunks
 };
 
 // The fields of a KV tile that its products need.

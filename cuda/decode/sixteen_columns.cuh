@@ -18,6 +18,7 @@ class BySixteen {
     static constexpr uint32_t kColumns = 16;
     static constexpr int kTokenTiles = kPageTiles;
     static constexpr bool kSkipsRawPages = true;
+    static constexpr bool kLooksUpInLoop = true;
     static constexpr int kQueryShift = 0;
 
     // A query in shared memory, [column / 8][channel][column % 8].

@@ -83,10 +83,17 @@ __device__ __forceinline__ void finish_sixteen(float (&s)[kTiles][2][4], const L
                                                bool is_masked, uint32_t first_token,
                                                uint32_t lane) {
 #pragma unroll
-    for (int i = 0; i < kTiles * 8; ++i) {
-        float &x = s[i / 8][i / 4 % 2][i % 4];
-        x = finished<kRaw>(x, rules, is_masked, (lane >> 2) + i / 2 % 2 * 8,
-                           first_token + i / 4 * 8 + (lane & 3u) * 2 + i % 2);
+    for (int r = 0; r < kRowsOfLane; ++r) {
+        const auto token_of = [&](uint32_t i) {
+            return first_token + i / 2 * 8 + (lane & 3u) * 2 + i % 2;
+        };
+        const uint32_t hidden =
+            is_masked ? hidden_bits<kRaw, kTiles * 4>(rules, (lane >> 2) + r * 8, token_of) : 0u;
+#pragma unroll
+        for (int i = 0; i < kTiles * 4; ++i) {
+            float &x = s[i / 4][i / 2 % 2][r * 2 + i % 2];
+            x = finished(x, rules, hidden >> i & 1u);
+        }
     }
 }
 static __device__ __noinline__ void finish_pass(FinishedLogits *logits, const LogitRules *rules,

@@ -218,12 +218,14 @@ LK_API lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, l
  *
  *   fp16, int8, kivi4  as presets
  *   4 and 2 bits       keys at 4 bits, values at 2, 32 sinks
- *   wide-keys-pro      with 14/16 and 12/16 of the channels at 4 bits
+ *   wide-keys-pro      with 14/16, 12/16 and 10/16 of the channels at 4 bits
  *   fewer bits         wide-keys-pro in the middle layers, wide-keys in the outer ones, each with
  *                      fewer channels at 4 bits and fewer middle layers as the limit falls; last
  *                      keys at 2 bits and values at 1
- * Groups at 2 bits of the last three keep 0.7 of a value's range, and 0.9 of a key's where at
- * least 4/16 of the channels are at 4 bits. Layers count equally, also those with a window.
+ * Groups at 2 bits of the last two keep 0.7 of a value's range, and 0.9 of a key's where at least
+ * 4/16 of the channels are at 4 bits. From 2.2 to 2.4 bits on, by the geometry, the core has keys
+ * at 4 bits with 2/16 of the channels at 8, and values at 2: of the 3/16 of the layers in the
+ * middle those without a window. For the bits, layers count equally, also those with a window.
  *
  * geometry        read during the call; the plan keeps a copy without sink_logits
  * bits_per_value  the plan's lk_plan_size.bits_per_value is at most this; up to 16. 0 = no limit:

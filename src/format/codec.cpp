@@ -28,35 +28,8 @@ uint32_t load_bits(const uint8_t *bytes, BitPosition place, uint32_t shift, uint
     return (load_word(bytes, place.word) >> (place.bit + shift)) & ((1u << width) - 1);
 }
 
-// Of a stored channel: partners and outliers are the two of a pair.
-enum class Role { kOrdinary, kPartner, kOutlier };
-
-// Where the codes of a stored channel lie.
-struct CodePosition {
-    StripPosition strip;
-    uint32_t channel;  // 0..15 in the strip
-    Role role;
-    uint32_t index;  // of the pair
-};
-
 uint32_t first_of_two_bits(const PageLayout &layout) {
     return strips_before(layout.strips, kPlane2) * LK_STRIP_CHANNELS;
-}
-
-CodePosition find_code(const PageLayout &layout, uint32_t stored) {
-    CodePosition at;
-    at.strip = find_strip(layout, stored / LK_STRIP_CHANNELS);
-    at.channel = stored % LK_STRIP_CHANNELS;
-    at.role = Role::kOrdinary;
-    at.index = 0;
-    if (at.strip.bits == 2 && layout.n_shared) {
-        const uint32_t i = stored - first_of_two_bits(layout);
-        if (i < 2u * layout.n_shared) {
-            at.role = i < layout.n_shared ? Role::kPartner : Role::kOutlier;
-            at.index = i % layout.n_shared;
-        }
-    }
-    return at;
 }
 
 // The partner, whose upper bit is an outlier's highest bit.
@@ -67,10 +40,6 @@ CodePosition partner_of(const PageLayout &layout, uint32_t index) {
 BitPosition find_in(const PageLayout &layout, const CodePosition &at, uint32_t bits,
                     uint32_t token) {
     return find_bit(layout.side, layout.page_tokens, bits, token, at.channel);
-}
-
-uint32_t bits_of(const CodePosition &at) {
-    return at.role == Role::kPartner ? 1 : at.role == Role::kOutlier ? 3 : at.strip.bits;
 }
 
 uint32_t load_parameter(const PageLayout &layout, const uint8_t *array, uint32_t index) {
@@ -93,9 +62,9 @@ uint32_t channel_of(const PageLayout &layout, const uint8_t *permutation, uint32
 void copy_raw(const PageLayout &layout, PageValues input, const uint8_t *permutation,
               uint32_t stored, uint8_t *payload) {
     const uint32_t channel = channel_of(layout, permutation, stored);
+    const CodePosition at = find_code(layout, stored);
     for (uint32_t token = 0; token < layout.page_tokens; ++token)
-        write_code(layout, payload, stored, token,
-                   input.values[token * input.token_stride + channel]);
+        write_code(layout, payload, at, token, input.values[token * input.token_stride + channel]);
 }
 
 // Of a group of n values, of which first_stored has the first.
@@ -114,7 +83,7 @@ void quantize_token_groups(const PageLayout &layout, const RangeRule &rule, Page
                            const uint8_t *permutation, uint32_t stored, uint8_t *payload,
                            uint8_t *metadata) {
     const uint16_t *values = input.values + channel_of(layout, permutation, stored);
-    const uint32_t bits = code_bits(layout, stored);
+    const CodePosition at = find_code(layout, stored);
     for (uint32_t first = 0; first < layout.page_tokens; first += layout.group) {
         const Parameters p =
             group_parameters(layout, rule, stored, values + first * input.token_stride,
@@ -123,8 +92,8 @@ void quantize_token_groups(const PageLayout &layout, const RangeRule &rule, Page
         store_parameter(layout, metadata + ranges_offset_bytes(layout), index, p.range_bits);
         store_parameter(layout, metadata + minima_offset_bytes(layout), index, p.minimum_bits);
         for (uint32_t token = first; token < first + layout.group; ++token)
-            write_code(layout, payload, stored, token,
-                       quantize(half_to_float(values[token * input.token_stride]), p, bits));
+            write_code(layout, payload, at, token,
+                       quantize(half_to_float(values[token * input.token_stride]), p, at.bits()));
     }
 }
 
@@ -148,11 +117,11 @@ void quantize_token(const PageLayout &layout, const RangeRule &rule, PageValues 
         store_parameter(layout, metadata + ranges_offset_bytes(layout), index, p.range_bits);
         store_parameter(layout, metadata + minima_offset_bytes(layout), index, p.minimum_bits);
         for (uint32_t stored = first; stored < end; ++stored) {
-            const uint32_t bits = code_bits(layout, stored);
-            if (bits < 16)
-                write_code(
-                    layout, payload, stored, token,
-                    quantize(half_to_float(row[channel_of(layout, permutation, stored)]), p, bits));
+            const CodePosition at = find_code(layout, stored);
+            if (at.bits() < 16)
+                write_code(layout, payload, at, token,
+                           quantize(half_to_float(row[channel_of(layout, permutation, stored)]), p,
+                                    at.bits()));
         }
     }
 }
@@ -189,33 +158,24 @@ uint32_t shrink_word(uint32_t word, uint32_t bits) {
 
 }  // namespace
 
-uint32_t code_bits(const PageLayout &layout, uint32_t stored) {
-    return bits_of(find_code(layout, stored));
-}
-
-uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t stored,
-                   uint32_t token) {
-    const CodePosition at = find_code(layout, stored);
-    const uint8_t *low = payload + at.strip.offset;
-    const uint32_t low_bits = LK_LOW_BITS(at.strip.bits);
-    const uint32_t high_bits = at.strip.bits - low_bits;
-    if (high_bits)
-        return load_bits(low, find_in(layout, at, low_bits, token), 0, low_bits) |
-               load_bits(payload + at.strip.high_offset, find_in(layout, at, high_bits, token), 0,
-                         high_bits)
-                   << low_bits;
-    if (at.role == Role::kOutlier) {
-        const CodePosition partner = partner_of(layout, at.index);
-        return load_bits(low, find_in(layout, at, 2, token), 0, 2) |
-               load_bits(payload + partner.strip.offset, find_in(layout, partner, 2, token), 1, 1)
-                   << 2;
+CodePosition find_code(const PageLayout &layout, uint32_t stored) {
+    CodePosition at;
+    at.strip = find_strip(layout, stored / LK_STRIP_CHANNELS);
+    at.channel = stored % LK_STRIP_CHANNELS;
+    at.role = Role::kOrdinary;
+    at.index = 0;
+    if (at.strip.bits == 2 && layout.n_shared) {
+        const uint32_t i = stored - first_of_two_bits(layout);
+        if (i < 2u * layout.n_shared) {
+            at.role = i < layout.n_shared ? Role::kPartner : Role::kOutlier;
+            at.index = i % layout.n_shared;
+        }
     }
-    return load_bits(low, find_in(layout, at, low_bits, token), 0, bits_of(at));
+    return at;
 }
 
-void write_code(const PageLayout &layout, uint8_t *payload, uint32_t stored, uint32_t token,
+void write_code(const PageLayout &layout, uint8_t *payload, const CodePosition &at, uint32_t token,
                 uint32_t code) {
-    const CodePosition at = find_code(layout, stored);
     uint8_t *low = payload + at.strip.offset;
     const uint32_t low_bits = LK_LOW_BITS(at.strip.bits);
     const uint32_t high_bits = at.strip.bits - low_bits;
@@ -230,19 +190,52 @@ void write_code(const PageLayout &layout, uint8_t *payload, uint32_t stored, uin
         store_bits(payload + partner.strip.offset, find_in(layout, partner, 2, token), 1, 1,
                    code >> 2);
     } else {
-        store_bits(low, find_in(layout, at, low_bits, token), 0, bits_of(at), code);
+        store_bits(low, find_in(layout, at, low_bits, token), 0, at.bits(), code);
     }
 }
 
-Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t stored,
-                           uint32_t token) {
-    const uint32_t index = parameter_index(layout, stored, token);
+StoredChannel::StoredChannel(const PageLayout &layout, const uint8_t *payload,
+                             const uint8_t *metadata, uint32_t stored)
+    : layout_(layout),
+      payload_(payload),
+      metadata_(metadata),
+      minima_offset_(minima_offset_bytes(layout)),
+      stored_(stored),
+      at_(find_code(layout, stored)),
+      partner_(at_.role == Role::kOutlier ? partner_of(layout, at_.index) : at_) {}
+
+uint32_t StoredChannel::code(uint32_t token) const {
+    const uint8_t *low = payload_ + at_.strip.offset;
+    const uint32_t low_bits = LK_LOW_BITS(at_.strip.bits);
+    const uint32_t high_bits = at_.strip.bits - low_bits;
+    if (high_bits)
+        return load_bits(low, find_in(layout_, at_, low_bits, token), 0, low_bits) |
+               load_bits(payload_ + at_.strip.high_offset, find_in(layout_, at_, high_bits, token),
+                         0, high_bits)
+                   << low_bits;
+    if (at_.role == Role::kOutlier)
+        return load_bits(low, find_in(layout_, at_, 2, token), 0, 2) |
+               load_bits(payload_ + partner_.strip.offset, find_in(layout_, partner_, 2, token), 1,
+                         1)
+                   << 2;
+    return load_bits(low, find_in(layout_, at_, low_bits, token), 0, at_.bits());
+}
+
+Parameters StoredChannel::parameters(uint32_t token) const {
+    const uint32_t index = parameter_index(layout_, stored_, token);
     Parameters p;
-    p.range_bits = load_parameter(layout, metadata + ranges_offset_bytes(layout), index);
-    p.minimum_bits = load_parameter(layout, metadata + minima_offset_bytes(layout), index);
-    p.range = parameter_to_float(p.range_bits, layout.metadata);
-    p.minimum = parameter_to_float(p.minimum_bits, layout.metadata);
+    p.range_bits = load_parameter(layout_, metadata_ + ranges_offset_bytes(layout_), index);
+    p.minimum_bits = load_parameter(layout_, metadata_ + minima_offset_, index);
+    p.range = parameter_to_float(p.range_bits, layout_.metadata);
+    p.minimum = parameter_to_float(p.minimum_bits, layout_.metadata);
     return p;
+}
+
+float StoredChannel::value(uint32_t token) const {
+    if (bits() == 16)
+        return half_to_float(static_cast<uint16_t>(code(token)));
+    const Parameters p = parameters(token);
+    return dequantize(code(token), p.range, p.minimum, bits());
 }
 
 bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_stored, uint32_t n) {
@@ -285,25 +278,15 @@ void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input
                           channel_of(layout, permutation, stored));
 }
 
-float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
-                   uint32_t stored, uint32_t token) {
-    const uint32_t bits = code_bits(layout, stored);
-    const uint32_t code = read_code(layout, payload, stored, token);
-    if (bits == 16)
-        return half_to_float(static_cast<uint16_t>(code));
-    const Parameters p = read_parameters(layout, metadata, stored, token);
-    return dequantize(code, p.range, p.minimum, bits);
-}
-
 void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                  const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values,
                  uint64_t token_stride) {
     for (uint32_t stored = 0; stored < layout.head_dim; ++stored) {
+        const StoredChannel channel(layout, payload, metadata, stored);
         uint16_t *column = values + channel_of(layout, metadata, fixed_permutation, stored);
         for (uint32_t token = 0; token < n_tokens; ++token) {
             bool saturated = false;
-            column[token * token_stride] =
-                float_to_half(unpack_value(layout, payload, metadata, stored, token), &saturated);
+            column[token * token_stride] = float_to_half(channel.value(token), &saturated);
         }
     }
 }

@@ -8,20 +8,72 @@
 
 namespace lk {
 
-// Bits of a stored channel's codes (1 and 3 for the two of a pair).
-uint32_t code_bits(const PageLayout &layout, uint32_t stored);
+// Of a stored channel: partners and outliers are the two of a pair.
+enum class Role { kOrdinary, kPartner, kOutlier };
 
-// The code of (stored channel, token); the FP16 bits in the 16-bit plane.
-uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t stored,
-                   uint32_t token);
+// Where the codes of a stored channel lie.
+struct CodePosition {
+    StripPosition strip;
+    uint32_t channel;  // 0..15 in the strip
+    Role role;
+    uint32_t index;  // of the pair
 
-// Set it, over zero bits or an earlier code. One of a pair changes its own bits alone.
-void write_code(const PageLayout &layout, uint8_t *payload, uint32_t stored, uint32_t token,
+    // Of a code: 1 and 3 for the two of a pair.
+    uint32_t bits() const {
+        return role == Role::kPartner ? 1 : role == Role::kOutlier ? 3 : strip.bits;
+    }
+};
+CodePosition find_code(const PageLayout &layout, uint32_t stored);
+
+// Bits of a stored channel's codes.
+inline uint32_t code_bits(const PageLayout &layout, uint32_t stored) {
+    return find_code(layout, stored).bits();
+}
+
+// Set the code of a token, over zero bits or an earlier code. One of a pair changes its own bits
+// alone.
+void write_code(const PageLayout &layout, uint8_t *payload, const CodePosition &at, uint32_t token,
                 uint32_t code);
+inline void write_code(const PageLayout &layout, uint8_t *payload, uint32_t stored, uint32_t token,
+                       uint32_t code) {
+    write_code(layout, payload, find_code(layout, stored), token, code);
+}
 
-// Range and minimum of (stored channel, token).
-Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t stored,
-                           uint32_t token);
+// A stored channel of a page that is read. What does not depend on the token is found once.
+// metadata: null for a page of the 16-bit plane alone.
+class StoredChannel {
+  public:
+    StoredChannel(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
+                  uint32_t stored);
+    uint32_t bits() const { return at_.bits(); }
+    // The FP16 bits in the 16-bit plane.
+    uint32_t code(uint32_t token) const;
+    // Range and minimum, below 16 bits.
+    Parameters parameters(uint32_t token) const;
+    // The FP16 value of a 16-bit plane, else dequantize().
+    float value(uint32_t token) const;
+
+  private:
+    const PageLayout &layout_;
+    const uint8_t *payload_, *metadata_;
+    uint64_t minima_offset_;
+    uint32_t stored_;
+    CodePosition at_, partner_;  // partner_: of an outlier, whose highest bit lies there
+};
+
+// The same for one (stored channel, token).
+inline uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t stored,
+                          uint32_t token) {
+    return StoredChannel(layout, payload, nullptr, stored).code(token);
+}
+inline Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata,
+                                  uint32_t stored, uint32_t token) {
+    return StoredChannel(layout, nullptr, metadata, stored).parameters(token);
+}
+inline float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
+                          uint32_t stored, uint32_t token) {
+    return StoredChannel(layout, payload, metadata, stored).value(token);
+}
 
 // The channel of a stored channel, by the page's own permutation when the layout permutes, else by
 // the fixed one, else (null) by the identity.
@@ -47,10 +99,6 @@ void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input
 bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_stored, uint32_t n);
 // What is cut off their range at each end, as a share of it: 0 unless all their codes have 2 bits.
 float group_margin(const PageLayout &layout, float clip, uint32_t first_stored, uint32_t n);
-
-// Value of (stored channel, token): the FP16 value of a 16-bit plane, else dequantize().
-float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
-                   uint32_t stored, uint32_t token);
 
 // Rounded to FP16, tokens 0 .. n_tokens-1 into values [n_tokens][token_stride].
 void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,

@@ -29,15 +29,22 @@ struct Preset {
 
 // Widths of K and V pages under values per token, keys per channel and FP8 parameters.
 struct Widths {
-    uint8_t boost_sixteenths;  // of the key channels at 4 bits, the others at 2
+    uint8_t boost_sixteenths;  // of the key channels, at twice the bits of the others
     uint8_t value_bits;
+    uint8_t key_bits = 2;
+};
+// Pages of the middle layers, so many sixteenths of all.
+struct Band {
+    Widths widths;
+    uint8_t sixteenths;
 };
 // A plan whose middle layers are wider. Copying from the context happens there: values of 1 bit in
-// the outer layers cost few answers, in a middle one every long repetition.
+// the outer layers cost few answers, in a middle one every long repetition. The core is those of
+// the middle layers that have no window, since only they see what stands far back.
 struct Tapered {
-    Widths middle;
+    Band core;
+    Band middle;
     Widths outer;
-    uint8_t middle_sixteenths;  // of the layers
 };
 
 constexpr Preset kPresets[] = {
@@ -70,12 +77,27 @@ constexpr Preset kDefaults[] = {
 constexpr size_t kUnlimited = 1;
 constexpr Preset kTaperedBase = {"default",       2, 2, 4, 0, 32, 128, LK_METADATA_F8, false, false,
                                  LK_AXIS_CHANNEL, 0, 0};
+// Heads that copy need keys of more than 4 bits: the channels with tokens that stand out have 8.
+constexpr Widths kCore = {2, 2, 4};
+constexpr uint8_t kCoreSixteenths = 3;
+constexpr Tapered same_core(Band middle, Widths outer) { return {middle, middle, outer}; }
+constexpr Tapered with_core(Band middle, Widths outer) {
+    return {{kCore, kCoreSixteenths}, middle, outer};
+}
 constexpr Tapered kTapered[] = {
-    {{14, 2}, {14, 2}, 16}, {{12, 2}, {12, 2}, 16}, {{12, 2}, {12, 1}, 12}, {{10, 2}, {10, 1}, 12},
-    {{10, 2}, {10, 1}, 8},  {{8, 2}, {8, 1}, 10},   {{8, 2}, {8, 1}, 8},    {{8, 2}, {6, 1}, 8},
-    {{6, 2}, {6, 1}, 8},    {{6, 2}, {6, 1}, 6},    {{8, 2}, {4, 1}, 6},    {{6, 2}, {4, 1}, 6},
-    {{6, 2}, {4, 1}, 4},    {{6, 2}, {2, 1}, 4},    {{4, 2}, {2, 1}, 4},    {{4, 2}, {0, 1}, 6},
-    {{4, 2}, {0, 1}, 4},    {{2, 2}, {0, 1}, 4},    {{0, 1}, {0, 1}, 16},
+    with_core({{14, 2}, 16}, {14, 2}), with_core({{12, 2}, 16}, {12, 2}),
+    with_core({{10, 2}, 16}, {10, 2}), with_core({{10, 2}, 12}, {10, 1}),
+    with_core({{10, 2}, 8}, {10, 1}),  with_core({{8, 2}, 10}, {8, 1}),
+    with_core({{8, 2}, 8}, {8, 1}),    with_core({{8, 2}, 6}, {8, 1}),
+    with_core({{6, 2}, 8}, {6, 1}),    with_core({{6, 2}, 6}, {6, 1}),
+    with_core({{6, 2}, 4}, {6, 1}),    same_core({{6, 2}, 8}, {6, 1}),
+    with_core({{6, 2}, 4}, {4, 1}),    with_core({{4, 2}, 4}, {4, 1}),
+    with_core({{4, 1}, 4}, {4, 1}),    same_core({{6, 2}, 6}, {6, 1}),
+    same_core({{8, 2}, 6}, {4, 1}),    same_core({{6, 2}, 6}, {4, 1}),
+    same_core({{6, 2}, 4}, {4, 1}),    same_core({{6, 2}, 4}, {2, 1}),
+    same_core({{4, 2}, 4}, {2, 1}),    same_core({{4, 2}, 6}, {0, 1}),
+    same_core({{4, 2}, 4}, {0, 1}),    same_core({{2, 2}, 4}, {0, 1}),
+    same_core({{0, 1}, 16}, {0, 1}),
 };
 // Shares of their range that groups of 2-bit codes of these plans keep. Where few channels are
 // boosted, channels with tokens that stand out are at 2 bits and keep their range.
@@ -160,23 +182,37 @@ Range middle_layers(uint32_t n_layers, uint32_t sixteenths) {
 
 Preset preset_of(const Widths &widths) {
     Preset preset = kTaperedBase;
+    preset.key_bits = widths.key_bits;
+    preset.boost_bits = static_cast<uint8_t>(2 * widths.key_bits);
     preset.boost_sixteenths = widths.boost_sixteenths;
     preset.value_bits = widths.value_bits;
-    if (widths.boost_sixteenths >= kLeastClippedBoost)
+    if (widths.key_bits == 2 && widths.boost_sixteenths >= kLeastClippedBoost)
         preset.key_clip = kTaperedKeyClip;
     if (widths.value_bits == 2)
         preset.value_clip = kTaperedValueClip;
     return preset;
 }
 
+bool is_within(const Range &range, uint32_t layer) {
+    return layer >= range.begin && layer < range.end;
+}
+
 lk_status set_tapered(const Tapered &tapered, Plan *plan) {
     set_common(kTaperedBase, plan);
     const uint32_t n_layers = layer_count(*plan);
-    const Range middle = middle_layers(n_layers, tapered.middle_sixteenths);
-    const Preset outer = preset_of(tapered.outer);
-    LK_TRY(set_layer_rules(outer, {0, middle.begin}, plan));
-    LK_TRY(set_layer_rules(preset_of(tapered.middle), middle, plan));
-    LK_TRY(set_layer_rules(outer, {middle.end, n_layers}, plan));
+    const Range core = middle_layers(n_layers, tapered.core.sixteenths);
+    const Range middle = middle_layers(n_layers, tapered.middle.sixteenths);
+    const auto widths_of = [&](uint32_t layer) -> const Widths & {
+        if (is_within(core, layer) && !plan->layers[layer].geometry.window_tokens)
+            return tapered.core.widths;
+        return is_within(middle, layer) ? tapered.middle.widths : tapered.outer;
+    };
+    for (uint32_t l = 0, end; l < n_layers; l = end) {
+        const Widths &widths = widths_of(l);
+        for (end = l + 1; end < n_layers && &widths_of(end) == &widths;)
+            ++end;
+        LK_TRY(set_layer_rules(preset_of(widths), {l, end}, plan));
+    }
     follow_kv_layers(plan);
     return LK_OK;
 }

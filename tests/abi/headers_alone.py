@@ -44,7 +44,8 @@ def commands(build, cxx, nvcc, glslc, folder):
             yield header, [cxx, '-std=c++17', '-fsyntax-only', *SIMD, *PLATFORM, '-I', f'{build}/shaders',
                            source(header, '.cpp', include)]
         elif path.suffix in {'.h', '.cuh'} and nvcc:
-            yield header, [nvcc, '-std=c++17', '--expt-relaxed-constexpr', '-arch=sm_87', '-cuda',
+            # The pass for the device reads the code of the host too.
+            yield header, [nvcc, '-std=c++17', '--expt-relaxed-constexpr', '-arch=sm_87', '-ptx',
                            '-include', f'{build}/cuda/head_dims.h', '-DLK_CUDA_HEAD_DIM=64', *PLATFORM,
                            source(header, '.cu', include), '-o', str(folder / 'out')]
         if path.suffix == '.glsl' and glslc and header not in TEMPLATES:

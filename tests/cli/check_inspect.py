@@ -96,6 +96,7 @@ def plans(folder: pathlib.Path) -> None:
 
 def pages() -> None:
     run('inspect', 'page', '--plan', 'kitty-pro')
+    expect('--png' in run('inspect', 'page', '--png', 'page.png', code=2).stderr, 'a page has no picture, and says so')
     order = json.loads(run('inspect', 'page', '--plan', 'kivi2', '--layout', 'chanmix', '--json').stdout)
     expect(order['token_bytes'] * 4 == len(order['places']), 'ChanMix packs four channels of 2 bits in a byte')
     expect(order['places'][0] == {'channel': 0, 'bits': 2, 'byte': 0, 'shift': 6}, 'the first channel is highest')

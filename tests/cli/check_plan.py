@@ -53,7 +53,10 @@ def plans(folder: pathlib.Path) -> None:
         run('plan', name, '--layers', '2', '--save', str(saved))
         again = json.loads(run('plan', str(saved), '--json').stdout)
         expect(again['bits_per_value'] == want, f'{name} reads back')
-    for limit, want in ((None, 8.25), ('2.54', 2.53125), ('2.25', 2.21875), ('5', 4.25)):
+    wide = json.loads(run('plan', 'kitty-pro', '--layers', '1', '--head-dim', '512', '--json').stdout)
+    expect(wide['bytes_per_token'] == 2.46875 / 8 * 2 * 8 * 512, 'the largest head dim')
+    expect('528' in run('plan', 'kitty-pro', '--head-dim', '528', code=2).stderr, 'larger ones are refused by name')
+    for limit, want in ((None, 8.25), ('2.54', 2.484375), ('2.25', 2.2265625), ('5', 4.25)):
         words = () if limit is None else ('--bits', limit)
         got = json.loads(run('plan', 'default', *words, '--json').stdout)
         expect(got['name'] == 'default' and got['bits_per_value'] == want, f'default within {limit}: {want}')

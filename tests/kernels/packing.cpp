@@ -104,12 +104,13 @@ void check_dequantized(const OpenCache &cache, const Device &device, const Page 
                 from.permutation, n, rounded.data(), raw.head_dim);
     std::vector<uint8_t> payload(payload_bytes(raw));
     device.memory->read(page.dequantized.payload, payload.data(), payload.size());
-    for (uint32_t t = 0; t < n; ++t)
-        for (uint32_t channel = 0; channel < raw.head_dim; ++channel)
-            if (read_code(raw, payload.data(), channel, t) != rounded[t * raw.head_dim + channel])
+    for (uint32_t channel = 0; channel < raw.head_dim; ++channel) {
+        const StoredChannel stored(raw, payload.data(), nullptr, channel);
+        for (uint32_t t = 0; t < n; ++t)
+            if (stored.code(t) != rounded[t * raw.head_dim + channel])
                 fail_msg("dequantized token %u channel %u is %04x, not %04x\n  %s", t, channel,
-                         read_code(raw, payload.data(), channel, t),
-                         rounded[t * raw.head_dim + channel], describe(c).c_str());
+                         stored.code(t), rounded[t * raw.head_dim + channel], describe(c).c_str());
+    }
 }
 
 // Strips of every width in turn, the narrowest first.

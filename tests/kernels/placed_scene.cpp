@@ -172,6 +172,7 @@ bool PlacedScene::read_tensor(uint64_t address, const Strides &strides, uint32_t
     const size_t width = dtype == LK_F32 ? 4 : 2;
     std::vector<uint8_t> bytes(strides.end * width);
     device_.memory->read(address, bytes.data(), bytes.size());
+    out->reserve(size_t{scene_.n_tokens()} * scene_.n_query_heads() * n_channels);
     size_t next = 0;  // the first position not yet read
     bool is_intact = true;
     const auto skip_to = [&](size_t end) {

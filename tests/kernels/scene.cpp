@@ -214,16 +214,15 @@ void Scene::measure_page(uint32_t used, ScenePage *page) {
             channel_of(kind.layout, page->metadata.data(), kind.permutation, slot);
         const bool is_also_value = case_.latent && channel < case_.output_dim();
         float &reach = page->reach[channel];
-        const bool is_raw = code_bits(kind.layout, slot) == 16;
+        const StoredChannel stored(kind.layout, page->payload.data(), page->metadata.data(), slot);
         for (uint32_t t = 0; t < used; ++t) {
-            const float value = std::fabs(
-                unpack_value(kind.layout, page->payload.data(), page->metadata.data(), slot, t));
+            const float value = std::fabs(stored.value(t));
             highest = std::max(highest, value);
             value_max_ = is_also_value ? std::max(value_max_, value) : value_max_;
             reach = std::max(reach, value);
-            if (is_raw)
+            if (stored.bits() == 16)
                 continue;
-            const Parameters p = read_parameters(kind.layout, page->metadata.data(), slot, t);
+            const Parameters p = stored.parameters(t);
             range = std::max(range, p.range);
             reach = std::max(reach, std::fabs(p.minimum) + p.range);
         }

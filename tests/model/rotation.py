@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import time
@@ -33,9 +34,14 @@ def hadamard(x: Tensor, block: int) -> Tensor:
     return (x.unflatten(-1, (-1, block)) @ (matrix * block ** -0.5)).flatten(-2)
 
 
+@functools.lru_cache
+def fp8_table(device: torch.device) -> Tensor:
+    return torch.tensor(sorted(FP8), device=device)
+
+
 def fp8(x: Tensor, up: bool) -> Tensor:
     """The next e4m3fnuz number at or above x, or at or below it."""
-    table = torch.tensor(sorted(FP8), device=x.device)
+    table = fp8_table(x.device)
     index = torch.searchsorted(table, x.contiguous(), right=not up) - (0 if up else 1)
     return table[index.clamp(0, len(table) - 1)]
 

@@ -113,45 +113,71 @@ static void the_default_without_a_limit_answers_as_fp16(void **state) {
         assert_string_not_equal(lk_plan_preset_name(i), "default");
 }
 
-static void expect_layer(const lk_plan *plan, uint32_t layer, uint32_t boosted,
-                         uint32_t value_bits) {
+/* Pages of a layer: boosted channels at twice the bits of the others. */
+struct widths {
+    uint32_t key_bits, boosted, value_bits;
+};
+
+static void expect_layer(const lk_plan *plan, uint32_t layer, struct widths want) {
     lk_key_rule key = key_rule(2);
     lk_value_rule value = value_rule(2);
     assert_int_equal(lk_plan_get_key(plan, layer, 1, &key), LK_OK);
     assert_int_equal(lk_plan_get_value(plan, layer, 1, &value), LK_OK);
-    assert_int_equal(key.bits, 2);
-    assert_int_equal(key.boost_channels, boosted);
-    assert_true(key.clip == (boosted >= 32 ? 0.9f : 1.0f));
-    assert_int_equal(value.bits, value_bits);
-    assert_true(value.clip == (value_bits == 2 ? 0.7f : 1.0f));
+    assert_int_equal(key.bits, want.key_bits);
+    assert_int_equal(key.boost_channels, want.boosted);
+    assert_int_equal(key.boost_bits, want.boosted ? 2 * want.key_bits : 0);
+    assert_true(key.clip == (want.key_bits == 2 && want.boosted >= 32 ? 0.9f : 1.0f));
+    assert_int_equal(value.bits, want.value_bits);
+    assert_true(value.clip == (want.value_bits == 2 ? 0.7f : 1.0f));
 }
 
-/* Values keep 2 bits longest in the middle layers. */
+/* Values keep 2 bits longest in the middle layers, and the core of these has the widest keys. */
 static void a_narrow_default_is_widest_in_the_middle(void **state) {
     (void)state;
     struct model m;
     make_model(&m, 8, 2, 2, 128);
+    const struct widths core = {4, 16, 2};
     const struct {
         double limit;
-        uint32_t outer_boosted, outer_value, boosted, value;
+        struct widths outer, middle, core;
         uint32_t first, end; /* of the middle layers */
     } cases[] = {
-        {1.625, 0, 1, 0, 1, 0, 8},    {2, 16, 1, 48, 2, 3, 5},    {2.25, 48, 1, 48, 2, 3, 6},
-        {2.41, 64, 1, 64, 2, 2, 6},   {2.54, 80, 1, 80, 2, 2, 6}, {2.7, 80, 1, 80, 2, 1, 7},
-        {3.04, 112, 2, 112, 2, 0, 8},
+        {1.625, {2, 0, 1}, {2, 0, 1}, {2, 0, 1}, 0, 8},
+        {2, {2, 16, 1}, {2, 48, 2}, {2, 48, 2}, 3, 5},
+        {2.25, {2, 48, 1}, {2, 48, 2}, {2, 48, 2}, 3, 6},
+        {2.41, {2, 48, 1}, {2, 48, 2}, core, 3, 5},
+        {2.54, {2, 64, 1}, {2, 64, 2}, core, 3, 6},
+        {2.7, {2, 80, 1}, {2, 80, 2}, core, 2, 6},
+        {3.04, {2, 96, 2}, {2, 96, 2}, core, 0, 8},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         lk_plan *plan = default_plan(&m, cases[i].limit);
         uint32_t sinks = 0, recent = 0;
         assert_int_equal(lk_plan_get_pages(plan, NULL, &sinks, &recent), LK_OK);
         assert_true(sinks == 32 && recent == 128);
-        for (uint32_t l = 0; l < 8; ++l) {
-            const int middle = l >= cases[i].first && l < cases[i].end;
-            expect_layer(plan, l, middle ? cases[i].boosted : cases[i].outer_boosted,
-                         middle ? cases[i].value : cases[i].outer_value);
-        }
+        for (uint32_t l = 0; l < 8; ++l)
+            expect_layer(plan, l,
+                         l == 3 || l == 4                          ? cases[i].core
+                         : l >= cases[i].first && l < cases[i].end ? cases[i].middle
+                                                                   : cases[i].outer);
         lk_plan_destroy(&plan);
     }
+}
+
+/* Nothing far back is visible in a layer with a window, so its keys need no more bits. */
+static void layers_with_a_window_are_no_core_of_the_default(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 8, 2, 2, 128);
+    for (uint32_t l = 0; l < 8; l += 2)
+        m.layers[l].window_tokens = 512;
+    lk_plan *plan = default_plan(&m, 2.27);
+    for (uint32_t l = 0; l < 8; ++l)
+        expect_layer(plan, l,
+                     l == 3   ? (struct widths){4, 16, 2}
+                     : l == 4 ? (struct widths){2, 48, 2}
+                              : (struct widths){2, 48, 1});
+    lk_plan_destroy(&plan);
 }
 
 static void bad_limits_of_default_plans_are_refused(void **state) {
@@ -369,6 +395,7 @@ int main(void) {
         cmocka_unit_test(a_default_plan_is_the_best_within_its_bits),
         cmocka_unit_test(the_default_without_a_limit_answers_as_fp16),
         cmocka_unit_test(a_narrow_default_is_widest_in_the_middle),
+        cmocka_unit_test(layers_with_a_window_are_no_core_of_the_default),
         cmocka_unit_test(bad_limits_of_default_plans_are_refused),
         cmocka_unit_test(pages_names_and_windows_are_checked),
         cmocka_unit_test(absent_places_are_not_found),

@@ -14,51 +14,73 @@ namespace {
 
 constexpr double kNaN = __builtin_nan("");
 
-// Keys and values of one (sequence, KV head), history first, then the new tokens.
+// Keys and values of one (sequence, KV head), history first, then the new tokens. Keys lie by
+// channel, so that the products of many tokens are summed next to each other.
 struct Decoded {
-    double *keys;    // [tokens][head_dim]
-    double *values;  // [tokens][value_dim]
+    double *keys;    // [head_dim][most_tokens]
+    double *values;  // [most_tokens][value_dim]
+    uint64_t most_tokens;
 };
+
+// Where decoded numbers go, in doubles.
+struct Target {
+    double *first;
+    uint64_t token_stride;
+    uint64_t channel_stride;
+
+    double &at(uint64_t token, uint64_t channel) const {
+        return first[token * token_stride + channel * channel_stride];
+    }
+};
+Target key_target(const Decoded &out, uint64_t first_token) {
+    return {out.keys + first_token, 1, out.most_tokens};
+}
+Target value_target(const Decoded &out, uint64_t first_token, uint64_t value_dim) {
+    return {out.values + first_token * value_dim, value_dim, 1};
+}
 
 // A thread's memory: everything for the longest sequence.
 struct Scratch {
-    double *keys;
-    double *values;
+    Decoded decoded;
     double *logits;       // [tokens], then weights
     double *output;       // [value_dim]
+    double *query;        // [head_dim]
     uint64_t *positions;  // [n_new]
     uint8_t *visible;     // [n_new]
 };
 
-double decode_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
-                    uint32_t stored, uint32_t token) {
-    const uint32_t bits = code_bits(layout, stored);
-    const uint32_t code = read_code(layout, payload, stored, token);
-    if (bits == 16)
-        return static_cast<double>(half_to_float(static_cast<uint16_t>(code)));
-    const Parameters p = read_parameters(layout, metadata, stored, token);
-    return static_cast<double>(p.minimum) + static_cast<double>(code) *
-                                                static_cast<double>(p.range) *
-                                                static_cast<double>(code_step(bits));
-}
-
 void decode_page(const PageFormat &format, uint64_t payload_address, uint64_t metadata_address,
-                 uint32_t n_tokens, double *out) {
+                 uint32_t n_tokens, const Target &to) {
+    const PageLayout &layout = format.layout;
     const auto *payload = reinterpret_cast<const uint8_t *>(payload_address);
     const auto *metadata = reinterpret_cast<const uint8_t *>(metadata_address);
-    for (uint32_t stored = 0; stored < format.layout.head_dim; ++stored) {
-        const uint32_t channel = channel_of(format.layout, metadata, format.permutation, stored);
-        for (uint32_t token = 0; token < n_tokens; ++token)
-            out[static_cast<uint64_t>(token) * format.layout.head_dim + channel] =
-                decode_value(format.layout, payload, metadata, stored, token);
+    for (uint32_t stored = 0; stored < layout.head_dim; ++stored) {
+        const StoredChannel values(layout, payload, metadata, stored);
+        const uint32_t channel = channel_of(layout, metadata, format.permutation, stored);
+        if (values.bits() == 16) {
+            for (uint32_t token = 0; token < n_tokens; ++token)
+                to.at(token, channel) =
+                    static_cast<double>(half_to_float(static_cast<uint16_t>(values.code(token))));
+            continue;
+        }
+        const double step = static_cast<double>(code_step(values.bits()));
+        Parameters p = {};
+        for (uint32_t token = 0; token < n_tokens; ++token) {
+            if (layout.axis == Axis::kToken || token % layout.group == 0)
+                p = values.parameters(token);
+            to.at(token, channel) =
+                static_cast<double>(p.minimum) +
+                static_cast<double>(values.code(token)) * static_cast<double>(p.range) * step;
+        }
     }
 }
 
 // Values of n tokens from `first` on that are channels of their keys.
 void copy_values(const LayerView &layer, uint64_t first, uint64_t n, const Decoded &out) {
-    for (uint64_t t = first; t < first + n; ++t)
-        std::memcpy(out.values + t * layer.value_dim, out.keys + t * layer.head_dim,
-                    layer.value_dim * sizeof(double));
+    const Target keys = key_target(out, first), values = value_target(out, first, layer.value_dim);
+    for (uint64_t t = 0; t < n; ++t)
+        for (uint32_t c = 0; c < layer.value_dim; ++c)
+            values.at(t, c) = keys.at(t, c);
 }
 
 // Tokens [0, n_tokens) that lie in rows.
@@ -76,12 +98,12 @@ void decode_blocks(const AttendCall &args, const BatchSequence &sequence, uint32
         if (entry.is_absent)
             continue;
         decode_page(args.classes[entry.key_format], entry.key_payload, entry.key_metadata, n,
-                    out.keys + block.first_token * layer.head_dim);
+                    key_target(out, block.first_token));
         if (layer.is_latent)
             copy_values(layer, block.first_token, n, out);
         else
             decode_page(args.classes[entry.value_format], entry.value_payload, entry.value_metadata,
-                        n, out.values + block.first_token * layer.value_dim);
+                        n, value_target(out, block.first_token, layer.value_dim));
     }
 }
 
@@ -89,16 +111,17 @@ void decode_staged(const AttendCall &args, const BatchSequence &sequence, uint32
                    const Decoded &out) {
     const LayerView &layer = args.layer;
     const uint64_t first = uint64_t{kv_head} * args.staging.n_tokens + sequence.first_new;
-    const auto decode = [&](const uint16_t *area, uint64_t dim, double *to) {
-        for (uint64_t i = 0; i < sequence.n_new * dim; ++i)
-            to[sequence.n_history * dim + i] =
-                static_cast<double>(half_to_float(area[first * dim + i]));
+    const auto decode = [&](const uint16_t *area, uint64_t dim, const Target &to) {
+        for (uint64_t t = 0; t < sequence.n_new; ++t)
+            for (uint64_t c = 0; c < dim; ++c)
+                to.at(t, c) = static_cast<double>(half_to_float(area[(first + t) * dim + c]));
     };
-    decode(args.staging.k, layer.head_dim, out.keys);
+    decode(args.staging.k, layer.head_dim, key_target(out, sequence.n_history));
     if (layer.is_latent)
         copy_values(layer, sequence.n_history, sequence.n_new, out);
     else
-        decode(args.staging.v, layer.value_dim, out.values);
+        decode(args.staging.v, layer.value_dim,
+               value_target(out, sequence.n_history, layer.value_dim));
 }
 
 // Positions of the new tokens.
@@ -128,20 +151,34 @@ bool in_window(const LayerView &layer, uint64_t query, uint64_t key) {
 }
 
 // q . c, which joins q . (k - c).
-double dot_centers(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const float *centers) {
+double dot_centers(const LayerView &layer, const double *q, const float *centers) {
     double dot = 0;
     for (uint32_t c = 0; centers && c < layer.head_dim; ++c)
-        dot += static_cast<double>(load_element(q, dtype, c)) * static_cast<double>(centers[c]);
+        dot += q[c] * static_cast<double>(centers[c]);
     return dot;
 }
 
-// The logit of one key. dot: what its product with q starts from; scales: what keys were divided
-// by, or null.
-double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const float *scales,
-             const double *key, double dot) {
-    for (uint32_t c = 0; c < layer.head_dim; ++c)
-        dot += static_cast<double>(load_element(q, dtype, c)) *
-               (scales ? static_cast<double>(scales[c]) * key[c] : key[c]);
+// Logits of n keys, whether they are visible or not.
+void multiply_keys(const AttendCall &args, uint32_t kv_head, uint64_t n, const Scratch &scratch) {
+    const LayerView &layer = args.layer;
+    const float *scales = head_numbers(layer, layer.key_scales, kv_head);  // of keys, or null
+    const double start =
+        dot_centers(layer, scratch.query, head_numbers(layer, layer.key_centers, kv_head));
+    for (uint64_t t = 0; t < n; ++t)
+        scratch.logits[t] = start;
+    for (uint32_t c = 0; c < layer.head_dim; ++c) {
+        const double q = scratch.query[c];
+        const double *column = scratch.decoded.keys + c * scratch.decoded.most_tokens;
+        if (scales)
+            for (uint64_t t = 0; t < n; ++t)
+                scratch.logits[t] += q * (static_cast<double>(scales[c]) * column[t]);
+        else
+            for (uint64_t t = 0; t < n; ++t)
+                scratch.logits[t] += q * column[t];
+    }
+}
+
+double scale_and_cap(const LayerView &layer, double dot) {
     dot *= static_cast<double>(layer.scale);
     const double cap = static_cast<double>(layer.soft_cap);
     return cap > 0 ? cap * std::tanh(dot / cap) : dot;
@@ -150,18 +187,17 @@ double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const flo
 void compute_logits(const AttendCall &args, const BatchSequence &sequence, uint32_t query,
                     const uint8_t *q, uint32_t kv_head, const Scratch &scratch) {
     const double hidden = -HUGE_VAL;
-    const double start = dot_centers(args.layer, q, args.q.dtype,
-                                     head_numbers(args.layer, args.layer.key_centers, kv_head));
-    const float *scales = head_numbers(args.layer, args.layer.key_scales, kv_head);
+    const uint64_t n_tokens = sequence.n_history + sequence.n_new;
+    for (uint32_t c = 0; c < args.layer.head_dim; ++c)
+        scratch.query[c] = static_cast<double>(load_element(q, args.q.dtype, c));
+    multiply_keys(args, kv_head, n_tokens, scratch);
     const uint64_t position = scratch.positions[query];
-    for (uint64_t t = 0; t < sequence.n_history + sequence.n_new; ++t) {
+    for (uint64_t t = 0; t < n_tokens; ++t) {
         const bool is_new = t >= sequence.n_history;
         const uint64_t at = is_new ? scratch.positions[t - sequence.n_history] : t;
         const bool seen = (!is_new || scratch.visible[t - sequence.n_history]) &&
                           in_window(args.layer, position, at);
-        scratch.logits[t] = seen ? logit(args.layer, q, args.q.dtype, scales,
-                                         scratch.keys + t * args.layer.head_dim, start)
-                                 : hidden;
+        scratch.logits[t] = seen ? scale_and_cap(args.layer, scratch.logits[t]) : hidden;
     }
 }
 
@@ -208,18 +244,18 @@ void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t 
     for (uint64_t t = 0; t < n_tokens; ++t)
         if (scratch.logits[t] != 0)
             for (uint32_t c = 0; c < value_dim; ++c)
-                scratch.output[c] += scratch.logits[t] * scratch.values[t * value_dim + c];
+                scratch.output[c] += scratch.logits[t] * scratch.decoded.values[t * value_dim + c];
     store_row(args, token, head, scratch.output, sum, top + std::log(sum));
 }
 
 void attend_head(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
                  const Scratch &scratch) {
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
-    const Decoded decoded = {scratch.keys, scratch.values};
     decode_blocks(args, sequence, kv_head,
-                  sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0), decoded);
+                  sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0),
+                  scratch.decoded);
     if (!sequence.new_in_blocks)
-        decode_staged(args, sequence, kv_head, decoded);
+        decode_staged(args, sequence, kv_head, scratch.decoded);
     fill_positions(sequence, scratch.positions);
     for (uint32_t query = 0; query < sequence.n_new; ++query) {
         mark_visible(args.layer, sequence, query, scratch.visible);
@@ -246,16 +282,16 @@ Sizes longest(const AttendCall &args) {
 // Doubles that a thread's scratch takes.
 uint64_t scratch_doubles(const Sizes &sizes, const LayerView &layer) {
     return sizes.tokens * (uint64_t{layer.head_dim} + layer.value_dim + 1) + layer.value_dim +
-           sizes.n_new + (sizes.n_new + 7) / 8;
+           layer.head_dim + sizes.n_new + (sizes.n_new + 7) / 8;
 }
 
 Scratch cut_scratch(double *memory, const Sizes &sizes, const LayerView &layer) {
     Scratch scratch;
-    scratch.keys = memory;
-    scratch.values = scratch.keys + sizes.tokens * layer.head_dim;
-    scratch.logits = scratch.values + sizes.tokens * layer.value_dim;
+    scratch.decoded = {memory, memory + sizes.tokens * layer.head_dim, sizes.tokens};
+    scratch.logits = scratch.decoded.values + sizes.tokens * layer.value_dim;
     scratch.output = scratch.logits + sizes.tokens;
-    scratch.positions = reinterpret_cast<uint64_t *>(scratch.output + layer.value_dim);
+    scratch.query = scratch.output + layer.value_dim;
+    scratch.positions = reinterpret_cast<uint64_t *>(scratch.query + layer.head_dim);
     scratch.visible = reinterpret_cast<uint8_t *>(scratch.positions + sizes.n_new);
     return scratch;
 }

@@ -375,11 +375,12 @@ bool CudaCache::is_long(uint32_t layer) const {
 // Attention of a long step can read the host's tensors, which stay until then. A layer that reads
 // these keys and values may come later, and keys that are ranked by queries are packed later.
 bool CudaCache::must_stage(uint32_t layer) const {
-    bool is_shared = false;
+    if (!is_long(layer) || layout_.n_ranked_channels)
+        return true;
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
-        is_shared =
-            is_shared || (l != layer && layout_.first_entries[l] == layout_.first_entries[layer]);
-    return !is_long(layer) || is_shared || layout_.n_ranked_channels;
+        if (l != layer && layout_.first_entries[l] == layout_.first_entries[layer])
+            return true;
+    return false;
 }
 
 LongStep CudaCache::long_step(uint32_t layer) const {

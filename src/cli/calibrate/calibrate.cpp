@@ -283,7 +283,8 @@ void add_calibrate(CLI::App &app, int &exit_code) {
         ->check(CLI::Range(1u, 16384u));
     command->add_option("--model", options->model,
                         "run this model: a folder of transformers with a model of Llama, Mistral, "
-                        "Qwen2 or Qwen3, or a file of the form of the shipped one");
+                        "Qwen2, Qwen3, Gemma 2, Gemma 3 or gpt-oss, or a file of the form of the "
+                        "shipped one");
     CLI::Option *text =
         command->add_option("--text", options->text,
                             "what the model reads, for the shipped one, whose tokens are bytes");

@@ -49,7 +49,7 @@ std::vector<CLI::Option *> GeometryOptions::add_to(CLI::App &command) {
                 ->check(CLI::Range(1u, 16384u)),
             command.add_option("--head-dim", head_dim, "channels of a head, a multiple of 16")
                 ->capture_default_str()
-                ->check(CLI::Range(32u, 256u))};
+                ->check(CLI::Range(32u, 512u))};
 }
 
 llama::Geometry GeometryOptions::geometry() const {

@@ -428,6 +428,9 @@ int run_inspect(const InspectOptions &options) {
         throw UsageError("inspect takes one file, or the word snapshot and a file");
     }
     if (options.target == "page") {
+        if (!options.png.empty()) {
+            throw UsageError("inspect page draws no picture: --png is for files");
+        }
         return inspect_page(options);
     }
     if (options.target == "snapshot" || is_snapshot_file(options.target)) {
@@ -473,7 +476,8 @@ void add_inspect(CLI::App &app, int &exit_code) {
     command->add_option("--layer", options->layer, "of --layout chanmix")->capture_default_str();
     command->add_option("--kv-head", options->kv_head, "of --layout chanmix")
         ->capture_default_str();
-    command->add_option("--png", options->png, "draw widths, channel ranges or bytes to this file");
+    command->add_option("--png", options->png,
+                        "of a file: draw widths, channel ranges or bytes to this file");
     command->add_flag("--json", options->json, "print JSON");
     command->callback([options, &exit_code] { exit_code = run_inspect(*options); });
 }
