@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+#include <cstdio>
+
 extern "C" {
 #include <cmocka.h>
 }
@@ -13,6 +15,7 @@ extern "C" {
 #include "device_memory.h"
 #include "kernels/comparison.h"
 #include "kernels/grid.h"
+#include "shared_pipelines.h"
 
 namespace {
 
@@ -66,6 +69,15 @@ void attention_matches_reference(void **) {
     comparison.finish();
 }
 
+// All of the cases above together, on a driver whose pipelines are counted.
+void pipelines_are_few(void **) {
+    constexpr uint32_t kMost = 300;
+    const uint32_t n = shared_pipelines_count();
+    std::printf("%u pipelines\n", n);
+    if (test_device()->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
+        assert_true(n > 0 && (g_full || n < kMost));
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -83,6 +95,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(attention_matches_reference),
+        cmocka_unit_test(pipelines_are_few),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -136,6 +136,13 @@ VKAPI_ATTR void VKAPI_CALL shared_pipelines_drop(VkDevice device, VkPipeline pip
         vk()->DestroyPipeline(device, pipeline, callbacks);
 }
 
+uint32_t shared_pipelines_count(void) {
+    pthread_mutex_lock(&g_mutex);
+    const uint32_t n = g_n_pipelines;
+    pthread_mutex_unlock(&g_mutex);
+    return n;
+}
+
 void shared_pipelines_close(void) {
     while (g_n_pipelines)
         vk()->DestroyPipeline(test_device()->device, g_pipelines[--g_n_pipelines].pipeline, NULL);

@@ -33,6 +33,9 @@ VKAPI_ATTR VkResult VKAPI_CALL shared_pipelines_compile(VkDevice device, VkPipel
 VKAPI_ATTR void VKAPI_CALL shared_pipelines_drop(VkDevice device, VkPipeline pipeline,
                                                  const VkAllocationCallbacks *callbacks);
 
+// Pipelines that were compiled so far and are shared: 0 on a GPU.
+uint32_t shared_pipelines_count(void);
+
 // Before the device is destroyed.
 void shared_pipelines_close(void);
 
