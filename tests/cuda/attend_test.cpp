@@ -61,7 +61,6 @@ void wide_heads_match_reference(void **) {
     comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
     comparison.finish();
 }
-void wide_groups_match_reference(void **) { check_shapes(wide_group_cases()); }
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
 void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
 void many_splits_match_reference(void **) { check_shapes(many_split_cases()); }
@@ -91,7 +90,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(plain_f8_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
-        cmocka_unit_test(wide_groups_match_reference),
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
