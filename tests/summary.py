@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds up Meson's test logs and prints 'N passed, N failed' as the last line.
 
 Arguments: testlog.json files. A cmocka or pytest program counts with its test functions, any

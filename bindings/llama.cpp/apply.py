@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Puts lowkey into a checkout of llama.cpp: copies the adapter's files and inserts calls of them.
 
     apply.py LLAMA_CPP             insert; a second time changes nothing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every function of the CUDA runtime that the objects call is in the checked-in list. The list
 holds what CUDA 12.2 has, with the same arguments in later releases: a name that is added was
 looked up there first.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library holds machine code for each GPU that it was built for and no other, and PTX of the last.
 
 Arguments: the library, compute capabilities as in 87 90. What nvcc embeds lies in the ELF section .nv_fatbin: blocks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No inline function that the rest of the library uses is emitted by a file with CPU flags of
 its own: the linker keeps one copy, and a machine without that instruction set might get it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares what the shared library exports with the checked-in list, and that list with Debian's.
 
 Arguments: the library, the list, the symbols file of Debian's package."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds the library's code, its CUDA kernels and its Vulkan shaders below limits.
 
 Arguments: library, limits in bytes of each. Kernels and shaders have ELF sections of their own."""

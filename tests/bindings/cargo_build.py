@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the build script of lowkey-sys says to Cargo: where each way finds the library, and the sentences of refusals.
 pkg-config and Meson are stand-ins that record their arguments. Argument: rustc."""
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests bindings/llama.cpp/apply.py on made-up files that hold its anchors among other lines."""
 import contextlib
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs into an empty folder and runs the tests of bindings/python against what lies there.
 
 Exit status 77 (skipped) where there is no pytest, or where the library has sanitizers whose runtime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the checks of the command share: running it, and sentences for what does not hold."""
 
 import json

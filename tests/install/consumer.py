@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls the shared library through ctypes alone: version, devices, a plan and its bytes."""
 import ctypes as c
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs into an empty folder, moves it and uses what lies there: a C program through pkg-config
 and through CMake, with the shared and the static library, a Python program through ctypes, the man
 page, the completions and the command by itself. Arguments: build folder, C compiler command."""

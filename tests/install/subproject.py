@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host project examples/meson, which has lowkey as a subproject: the library alone, optimized and without assertions
 although the host is a debug build; what the host's options name comes with it. Nothing is compiled. Argument: source
 folder."""

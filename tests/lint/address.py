@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every file that states the repository's address states that of bindings/rust/lowkey/Cargo.toml, and
 src/packaging/address.py replaces it in all of them."""
 import pathlib

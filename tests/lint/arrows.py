@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks who may know whom: every #include against the table of CONTRIBUTING.md."""
 import pathlib
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program in docs/guide.md is examples/hello.c, which is compiled; links of the docs lead to
 files and to sections that are there."""
 import pathlib

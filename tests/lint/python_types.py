@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mypy finds no fault in the Python package, strictly. Exit status 77 (skipped) where there is no mypy."""
 import importlib.util
 import pathlib

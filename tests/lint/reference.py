@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Doxygen makes the reference of the C interface without a warning: all that the headers declare has a
 comment, and the parameters that comments name are there. Exit status 77 (skipped) without doxygen. The pages that are
 made of it are the subject of site.py."""

@@ -16,6 +16,7 @@ KERNELS = ('cuda/', 'shaders/')
 MARKER = re.compile(r'\b(' + '|'.join(['TO' 'DO', 'FIX' 'ME', 'XX' 'X', 'HA' 'CK']) + r')\b')
 MACHINE = re.compile(r'(?<![\w.~-])/(wo' 'rk|ro' 'ot|ho' r'me|Us' r'ers)/[A-Za-z]')
 HEADER = 'SPDX-License-Identifier: Apache-2.0'
+LICENSED = {'.c', '.h', '.cpp', '.hpp', '.cu', '.cuh', '.comp', '.glsl', '.py', '.rs', '.go'}
 # A concept of the core is a header src/core/**/X.h, and its test is tests/core/test_X.cpp.
 CORE, CORE_TESTS = 'src/core/', 'tests/core/'
 
@@ -65,8 +66,7 @@ def check(name):
     limit = line_limit(name)
     if path.suffix in CODE and len(lines) > limit:
         yield f'{name}: {len(lines)} lines, at most {limit}'
-    if path.suffix in {'.c', '.h', '.cpp', '.hpp', '.cu', '.cuh', '.comp', '.glsl'} and \
-            not any(HEADER in line for line in lines[:24]):
+    if (path.suffix in LICENSED or path.name == 'meson.build') and not any(HEADER in line for line in lines[:24]):
         yield f'{name}: no line "{HEADER}" near the top'
     for number, line in enumerate(lines, 1):
         if MACHINE.search(line):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every file that states lowkey's version states the one of include/lowkey/base.h, and it is the newest one of CHANGELOG.md."""
 import pathlib
 import re

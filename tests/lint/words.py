@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the words: no file uses one that tests/lint/retired_words.txt has retired."""
 import pathlib
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Questions of the proving model's tasks in llama.cpp, and its perplexity, under any KV cache.
 
 A document of a task has 4096 bytes, and a question comes after the document alone. An answer is right if the greedy

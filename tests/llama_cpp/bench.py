@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of KV caches in llama.cpp, on random weights at Q4_0 in the geometries of Llama models: `./dev bench --llama`.
 
     bench.py --lowkey PREFIX --work FOLDER -o FILE.json [--cuda | --vulkan] [--models NAME...] [--layers N] [--threads N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models as GGUF files: the proving model, and random ones of chosen shapes. Needs NumPy alone.
 
     gguf_models.py FOLDER        writes all models of the tests into FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
 
     run.py --lowkey PREFIX --work FOLDER [--cuda | --vulkan | --asan] [--log FILE] [--requests N] [--only NAME...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads llama-server on lowkey with requests of random lengths, and checks what it answers.
 
     server.py --server PROGRAM --models FOLDER --work FOLDER [--requests N]

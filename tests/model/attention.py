@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention of a training step: rows of one length, as [tokens, heads, head_dim].
 
 Without windows, sinks and soft-cap PyTorch's fused kernel serves. Otherwise FlexAttention gets all rows as one sequence, so that one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rebuilds corpus.zip, the running text that the proving model is trained on (sources and licences: README.md).
 
 The archive holds train/<source>.txt and held/<source>.txt. Every 16th block of 64 KiB of a source is held out.

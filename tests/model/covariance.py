@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bases of keys made from the covariance of queries (OSCAR), next to clips and centers at equal bytes: the tasks of layers.py under keys that are
 multiplied by a matrix before they are packed and by its inverse afterwards (docs/lab/results.md).
 

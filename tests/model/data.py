@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generators of the proving tasks (TASKS.md) and of training batches.
 
 A sequence is a list of (bytes, weight): the weight of a byte in the loss is 0 where it cannot be predicted, 5 in answers, else 1.

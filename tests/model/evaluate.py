@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores the proving model with full-precision and fake-quantized KV caches (tasks: TASKS.md, methods: README.md).
 
 The context is prefilled in full precision with K and V stored as FP16; then a cache method replaces the pages that have left the window;

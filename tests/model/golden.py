@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes golden.safetensors: what the shipped weights answer in float32, with K and V stored as FP16 (README.md lists the tensors)."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans without calibration whose widths differ from layer to layer or head to head: the tasks of evaluate.py, and lists, under plans in lowkey's
 own arithmetic (FP8 ranges and minima, 1-bit levels by mean absolute deviation; docs/lab/results.md).
 

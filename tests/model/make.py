@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a proving model again: trains it on a GPU as models.json has recorded it, and checks its answers.
 
 python3 make.py NAME [OPTION...] writes NAME.safetensors. Without corpus.zip the options of corpus.py are needed too, which makes it."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The proving models: decoders over bytes in the arithmetic of four families, with each layer split at attention.
 
 Attention and MLP of a layer take a flat list of tokens, so that one compiled graph serves every sequence length.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What rotation and widths do to packed caches without calibration: the tasks of evaluate.py under plans whose keys and values are Hadamard
 rotated, keys divided by their norms, and groups given other levels than their minimum to maximum (docs/lab/results.md).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rotated keys on the keys of `lowkey-lab stress`, which training of a small model does not make: outliers, biases, constant channels and a massive
 first token, in the shapes of three models. Errors of attention's output against an FP16 cache, in percent (docs/lab/results.md).
 """

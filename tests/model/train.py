@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a proving model on one GPU and writes its weights (command lines: README.md)."""
 from __future__ import annotations
 

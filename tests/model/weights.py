@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weight files of the proving models: F16, the tensor names of transformers, and the config that transformers would write."""
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lowkey keeps the key/value cache of language models in packed pages of 1 to 16 bits and
 // attends on the packed bytes: liblowkey through cgo, found by pkg-config.
 //

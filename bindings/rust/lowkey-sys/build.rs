@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Says to Cargo where liblowkey is: in the folder LOWKEY_LIB_DIR, or else built from the crate's own sources with the
 //! feature `vendored`, or else where pkg-config finds it. LOWKEY_STATIC=1 links the static library. Nothing is
 //! downloaded.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A chat loop: each line of the input is a turn, its words are tokens, and the answer has as many.
 // "/undo" takes back the last turn, "/save FILE" and "/load FILE" keep the chat over restarts,
 // "/stats" prints the bytes of the cache. The numbers are synthetic; a host has a model.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the man page of lowkey from what the command says of itself.
 
 Arguments: the command, its version, the file to write."""

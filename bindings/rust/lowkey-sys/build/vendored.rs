@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Builds the library by Meson, from the crate's folder `library` or, in lowkey's repository, from the repository.
 use std::env;
 use std::path::{Path, PathBuf};

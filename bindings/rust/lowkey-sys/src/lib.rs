@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Raw declarations of liblowkey, a module for each header. The headers `<lowkey/*.h>` are the
 //! documentation, and `tests/layout.rs` compares every struct, constant and function with them.
 //! Most programs need the crate `lowkey` instead.

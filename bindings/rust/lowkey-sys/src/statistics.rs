@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<lowkey/statistics.h>`.
 use crate::*;
 use std::os::raw::c_void;

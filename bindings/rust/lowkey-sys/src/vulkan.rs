@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<lowkey/vulkan.h>`.
 use crate::*;
 use std::os::raw::{c_char, c_void};

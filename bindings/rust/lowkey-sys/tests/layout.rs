@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares every struct, field and constant with the installed headers: a C program that is made
 //! from the crate's own source prints sizes, offsets and values.
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The time that one new token takes to attend to a filled cache, under several plans, on one thread. `cargo bench`
 //! measures 4096 tokens; `cargo test --benches` runs a short case, which only has to pass.
 use lowkey::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An agent with a prompt, two continuations that share its pages, a draft of which the first tokens
 //! are kept, and a rollback to an earlier turn. The numbers are synthetic; a host has a model.
 use lowkey::*;

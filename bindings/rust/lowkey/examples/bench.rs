@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The time of calls through the crate: `lowkey bench --bindings` runs this with a number of steps.
 //! Each step has one token of one head of 32 channels in an empty sequence, where the library has
 //! almost no work.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::context::Context;
 use crate::error::{check, initial, Error, Result};
 use crate::geometry::Geometry;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chunks of a context: scores, classes by score, and the chunks of a sequence.
 //!
 //! ```

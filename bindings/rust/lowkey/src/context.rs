@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::error::{check, initial, Result};
 use crate::tensor::Element;
 use lowkey_sys as sys;

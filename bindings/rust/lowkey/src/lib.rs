@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The key/value cache of language models in packed pages of 1 to 16 bits, and attention on the
 //! packed bytes: the safe side of liblowkey.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::context::Context;
 use crate::error::{check, Error, Result};
 use crate::step::Queue;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::error::{check, initial, static_text, Error, Result};
 use crate::geometry::Geometry;
 use crate::rules::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use lowkey_sys as sys;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};

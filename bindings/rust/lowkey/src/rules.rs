@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::error::{initial, Result};
 use lowkey_sys as sys;
 

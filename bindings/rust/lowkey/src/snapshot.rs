@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::cache::{Cache, Sequence};
 use crate::error::{check, initial, Error, ErrorKind, Result};
 use lowkey_sys as sys;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::cache::Sequence;
 use crate::error::{check, initial, Result};
 use crate::step::Step;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use crate::cache::{LayerShape, Sequence, State};
 use crate::error::{check, initial, Error, Result};
 use crate::tensor::{check_shape, Shape, Tensor, TensorMut};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Caches, steps and sequences as a host uses them, and each misuse that compiles.
 mod common;
 

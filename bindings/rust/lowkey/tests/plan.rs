@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans, their rules, centers and scales.
 mod common;
 

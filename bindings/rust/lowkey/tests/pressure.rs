@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Budgets: refusals, shrinking, the pressure callback.
 mod common;
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Spans: what their tokens see, and misuse.
 mod common;
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recurrent states: what steps, forks, rollbacks and snapshots make of them, and misuse.
 mod common;
 

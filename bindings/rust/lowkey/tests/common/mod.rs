@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A small model and steps of it for the tests of the crate.
 #![allow(dead_code)] // no test program uses all of it
 use lowkey::*;
