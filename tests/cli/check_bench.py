@@ -177,6 +177,7 @@ def on_cpu() -> None:
     run('bench', '--mix', '60,30,20', code=2)
     run('bench', '--mix', '60,30,10', '--shrink', code=2)
     run('bench', '--mix', '60,30,10', '--chunk', '8', code=2)
+    expect('2048' in run('bench', '--shrink', '--tokens', '1024', code=2).stderr, 'few tokens have no pages to shrink')
 
 
 PARTS = {'bench': [on_cpu, pinned, whole_plans, generating, searching, snapshot_speed], 'bindings': [through_bindings],

@@ -149,6 +149,15 @@ void check_mix(const BenchOptions &options) {
 
 namespace {
 
+// Steps that follow a ladder take their bytes of its pages, and few pages have too few.
+void check_shrink(const BenchOptions &options) {
+    constexpr std::uint64_t kLeastTokens = 2048;
+    const std::uint64_t longest = *std::max_element(options.tokens.begin(), options.tokens.end());
+    if (options.shrink && longest < kLeastTokens)
+        throw UsageError("--shrink needs --tokens of " + std::to_string(kLeastTokens) +
+                         " at least, not " + std::to_string(longest));
+}
+
 constexpr char kFooter[] =
     "Examples:\n"
     "  lowkey bench\n"
@@ -263,6 +272,7 @@ void add_bench(CLI::App &app, int &exit_code) {
         if (options->graph && backend != LK_BACKEND_CUDA)
             throw UsageError("--graph needs --device cuda");
         check_mix(*options);
+        check_shrink(*options);
         take_shape(*options);
         if (!options->snapshot.empty() && backend != LK_BACKEND_CPU)
             throw UsageError("--snapshot needs --device cpu");
