@@ -6,10 +6,7 @@ Statistics come from running text of the training part, which resembles no task.
 """
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import pathlib
 import time
 
 import torch
@@ -19,7 +16,7 @@ import evaluate as E
 import layers as L
 import model as M
 import weights
-from data import HERE, Corpus
+from data import Corpus
 from rotation import hadamard
 
 TEXTS, TOKENS = 8, 2048  # of the statistics
@@ -142,16 +139,8 @@ def plans(found: list[Moments]) -> list[Whole]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("weights", type=pathlib.Path)
-    parser.add_argument("--corpus", type=pathlib.Path, default=HERE / "corpus.zip")
+    parser = L.study_arguments(__doc__, 1)
     parser.add_argument("--part", default="train", help="of the corpus, that the statistics are of")
-    parser.add_argument("--size", type=int, default=4096, help="context in tokens")
-    parser.add_argument("--items", type=int, default=0, help="another number draws other items")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no task after so many")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--json", type=pathlib.Path, required=True)
     args = parser.parse_args()
     start, model = time.time(), weights.load(args.weights, args.device)
     texts = Corpus(args.corpus, args.part).texts

@@ -37,6 +37,23 @@ def by_deviation(x: Tensor, dim: int, f8: bool) -> Tensor:
     return torch.where(x - low >= span / 2, low + span, low)
 
 
+def narrowed(x: Tensor, dim: int, bits: int, clip: float, f8: bool) -> Tensor:
+    """Groups along dim at so many bits; those at 2 bits keep a share of their range."""
+    if bits == 16:
+        return x
+    if bits == 1:
+        return by_deviation(x, dim, f8)
+    low, high = x.amin(dim, keepdim=True), x.amax(dim, keepdim=True)
+    cut = (high - low) * ((1 - clip) / 2 if bits == 2 else 0)
+    return even(x, low + cut, high - cut, 2.0 ** bits - 1, f8)
+
+
+def ranked(pages: Tensor, n: int) -> Tensor:
+    """The n channels of each page [..., tokens, channels] whose mean magnitude is largest."""
+    chosen = torch.zeros_like(pages[..., :1, :], dtype=torch.bool)
+    return chosen.scatter_(-1, pages.abs().mean(-2, keepdim=True).topk(n, -1).indices, True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Page:
     """K and V pages of one head: sixteenths of the key channels at 4 bits over `k_bits`, in whole strips."""
@@ -57,22 +74,12 @@ class Page:
 
     def keys(self, k: Tensor) -> Tensor:
         pages = k.float().unflatten(2, (-1, E.PAGE))
-        channels, n = k.shape[-1], self.boosted(k.shape[-1])
-        chosen = torch.zeros_like(pages[..., :1, :], dtype=torch.bool)
-        if n:
-            chosen.scatter_(-1, pages.abs().mean(3, keepdim=True).topk(n, -1).indices, True)
-        low, high = pages.amin(3, keepdim=True), pages.amax(3, keepdim=True)
-        cut = (high - low) * ((1 - self.k_clip) / 2)
-        narrow = by_deviation(pages, 3, self.f8) if self.k_bits == 1 else even(pages, low + cut, high - cut, 2.0 ** self.k_bits - 1, self.f8)
-        return torch.where(chosen, even(pages, low, high, 15.0, self.f8), narrow).flatten(2, 3)[..., :channels].half()
+        boosted = narrowed(pages, 3, 4, 1.0, self.f8)
+        return torch.where(ranked(pages, self.boosted(k.shape[-1])), boosted, narrowed(pages, 3, self.k_bits, self.k_clip, self.f8)).flatten(2, 3).half()
 
     def values(self, v: Tensor) -> Tensor:
         x = v.float().unflatten(-1, (-1, self.group or v.shape[-1]))
-        if self.v_bits == 1:
-            return by_deviation(x, -1, self.f8).flatten(-2).half()
-        low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
-        cut = (high - low) * ((1 - self.clip) / 2 if self.v_bits == 2 else 0)
-        return even(x, low + cut, high - cut, 2.0 ** self.v_bits - 1, self.f8).flatten(-2).half()
+        return narrowed(x, -1, self.v_bits, self.clip, self.f8).flatten(-2).half()
 
     def bits(self, channels: int) -> float:
         parameters, n = 16 if self.f8 else 32, self.boosted(channels)
@@ -94,8 +101,7 @@ class Written:
         centers = torch.tensor(key.get("centers", 0.0), device=k.device)
         pages = (x - centers).unflatten(2, (-1, key["group"] or E.PAGE))
         if self.widths is None:
-            chosen = torch.zeros_like(pages[..., :1, :], dtype=torch.bool)
-            chosen.scatter_(-1, pages.abs().mean(3, keepdim=True).topk(key["boost"]["channels"], -1).indices, True)
+            chosen = ranked(pages, key["boost"]["channels"])
             parts = [(key["bits"], ~chosen), (key["boost"]["bits"], chosen)]
         else:
             widths = self.widths.to(k.device)
@@ -118,17 +124,6 @@ class Written:
             of_keys = float(self.widths.float().mean())
         of_keys += parameters / (key["group"] or E.PAGE) if key["bits"] < 16 else 0
         return (of_keys + value["bits"] + (parameters / (value["group"] or channels) if value["bits"] < 16 else 0)) / 2
-
-
-def narrowed(x: Tensor, dim: int, bits: int, clip: float, f8: bool) -> Tensor:
-    """Groups along dim at so many bits; those at 2 bits keep a share of their range."""
-    if bits == 16:
-        return x
-    if bits == 1:
-        return by_deviation(x, dim, f8)
-    low, high = x.amin(dim, keepdim=True), x.amax(dim, keepdim=True)
-    cut = (high - low) * ((1 - clip) / 2 if bits == 2 else 0)
-    return even(x, low + cut, high - cut, 2.0 ** bits - 1, f8)
 
 
 def written(path: pathlib.Path) -> Layered:
@@ -318,26 +313,31 @@ def run_rounds(bench: E.Bench, args: argparse.Namespace, study: str, start: floa
         print(f"  {row['plan']:44s} {row['bits_per_value']:.3f}", *(f"{t['exact_match_percent']:6.1f} {t['bits_per_byte']:.4f}" for t in row["tasks"]))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def study_arguments(about: str | None, rounds: int) -> argparse.ArgumentParser:
+    """What run_rounds() and those who call it take."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("weights", type=pathlib.Path)
     parser.add_argument("--corpus", type=pathlib.Path, default=HERE / "corpus.zip")
     parser.add_argument("--size", type=int, default=4096, help="context in tokens")
     parser.add_argument("--items", type=int, default=0, help="another number draws other items")
-    parser.add_argument("--rounds", type=int, default=4, help="8 lists, and 32 questions of each other task, a round")
+    parser.add_argument("--rounds", type=int, default=rounds, help="8 lists, and 32 questions of each other task, a round")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no task after so many")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--json", type=pathlib.Path, required=True)
+    return parser
+
+
+def main() -> None:
+    parser = study_arguments(__doc__, 4)
     parser.add_argument("--only", nargs="*", help="names of plans")
     parser.add_argument("--plans", nargs="*", type=pathlib.Path, help="plan files, instead of the plans here")
     parser.add_argument("--cores", action="store_true", help="the plans of cores(), instead of the plans here")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--json", type=pathlib.Path, required=True)
     args = parser.parse_args()
     start = time.time()
     model = weights.load(args.weights, args.device)
-    plans = [layered(name, model.shape, widths) for name, widths in candidates(model.shape).items() if not args.only or name in args.only]
-    if args.plans or args.cores:
-        made = cores(model.shape) if args.cores else {}
-        plans = [*map(written, args.plans or []), *(layered(name, model.shape, widths) for name, widths in made.items())]
+    made = cores(model.shape) if args.cores else {} if args.plans else candidates(model.shape)
+    plans = [*map(written, args.plans or []), *(layered(name, model.shape, widths) for name, widths in made.items())]
+    plans = [plan for plan in plans if not args.only or plan.name in args.only]
     bench = E.Bench(model, Corpus(args.corpus, "held"), args.device, args.size, args.items, [Layered("fp16"), *plans])
     run_rounds(bench, args, "layers", start)
 
