@@ -64,6 +64,12 @@ __device__ __forceinline__ float capped(float x, const LogitRules &rules) {
     return rules.cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x * rules.cap_factor)));
 }
 
+// kRaw: of a 16-bit page, whose tokens may be new ones.
+template <bool kRaw>
+__device__ __forceinline__ bool is_seen(const LogitRules &rules, uint32_t column, uint32_t token) {
+    return kRaw ? rules.mask.is_visible(column, token) : rules.mask.in_window(column, token);
+}
+
 // Which of kCount logits of a column are hidden: bit i for the token that token_of(i) gives. The
 // loop stays one, since few pages come here and code for each logit would be as long as that of a
 // page.
@@ -75,9 +81,7 @@ __device__ __forceinline__ uint32_t hidden_bits(const LogitRules &rules, uint32_
 #pragma unroll 1
     for (uint32_t i = 0; i < kCount; ++i) {
         const uint32_t token = token_of(i);
-        const bool is_visible =
-            kRaw ? rules.mask.is_visible(column, token) : rules.mask.in_window(column, token);
-        hidden |= (is_visible ? 0u : 1u) << i;
+        hidden |= (is_seen<kRaw>(rules, column, token) ? 0u : 1u) << i;
     }
     return hidden;
 }
@@ -96,8 +100,7 @@ __device__ __forceinline__ void finish_tile(float (&s)[kTiles][4], const LogitRu
         for (int i = 0; i < 4; ++i) {
             const uint32_t column = c * 8 + (lane & 3u) * 2 + (i & 1);
             const uint32_t token = first_token + (lane >> 2) + (i >> 1) * 8;
-            const bool is_visible =
-                kRaw ? rules.mask.is_visible(column, token) : rules.mask.in_window(column, token);
+            const bool is_visible = is_seen<kRaw>(rules, column, token);
             s[c][i] = finished(s[c][i], rules, is_masked && !is_visible);
         }
 }

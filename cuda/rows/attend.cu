@@ -176,10 +176,9 @@ uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms) 
     if (cut_launch(args, page_bytes, &grid) != cudaSuccess)
         return 1;
     const uint64_t n = uint64_t{grid.n_tiles} * args.layer.n_kv_heads * args.n_sequences;
-    const uint64_t most = n_sms;
-    if (!n || n >= most)
+    if (!n || n >= n_sms)
         return 1;
-    const uint64_t splits = most / n;
+    const uint64_t splits = n_sms / n;
     return splits < kMostRowsSplits ? static_cast<uint32_t>(splits) : kMostRowsSplits;
 }
 

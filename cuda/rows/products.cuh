@@ -162,12 +162,12 @@ __device__ __forceinline__ void multiply_key_tiles(const RowsBlock &block, const
 }
 
 // What brings the largest range of a warp's strips next to 2^14, as FP16 numbers, and back.
-struct RangeScale {
+struct KeyRangeScale {
     uint32_t lower;  // of ranges of the lower 8 of k
     uint32_t upper;
     float inverse;
 };
-__device__ __forceinline__ RangeScale find_range_scale(const Codes &codes, const KeyPart &part) {
+__device__ __forceinline__ KeyRangeScale find_range_scale(const Codes &codes, const KeyPart &part) {
     constexpr uint32_t kStripBytes = 2 * LK_STRIP_CHANNELS;
     const uint32_t end = codes.ranges + part.end_strip * kStripBytes;
     uint32_t most = 0;
@@ -179,7 +179,7 @@ __device__ __forceinline__ RangeScale find_range_scale(const Codes &codes, const
     }
     most = __reduce_max_sync(kAllLanes, max(most & 0xFFFFu, most >> 16));
     const uint32_t exponent = min(30u, 15 + 28 - (most >> 10));
-    RangeScale scale;
+    KeyRangeScale scale;
     scale.lower = (exponent << 10) * 0x10001u;
     scale.upper = ((exponent - upper_shift(codes.bits)) << 10) * 0x10001u;
     scale.inverse = __uint_as_float((127 + 15 - exponent) << 23);
@@ -213,7 +213,7 @@ __device__ __forceinline__ void multiply_minima(const RowsBlock &block, const Ke
 // S of a page of codes: a warp has two tiles.
 template <uint32_t kBits, bool kWide>
 __device__ __forceinline__ void multiply_key_codes(const RowsBlock &block, const KeyPart &part,
-                                                   const Codes &codes, const RangeScale &scale,
+                                                   const Codes &codes, const KeyRangeScale &scale,
                                                    KeyProducts &products) {
     const uint32_t bytes = strip_bytes(codes.page_tokens, kBits);
     uint32_t at = codes.words + part.first_strip * bytes + lane_offset<kBits>(codes);
@@ -257,7 +257,7 @@ __device__ __forceinline__ void multiply_keys(const RowsBlock &block, const Code
     KeyProducts products = {};
     float factor = 1;
     if (codes.bits) {
-        const RangeScale scale = find_range_scale(codes, part);
+        const KeyRangeScale scale = find_range_scale(codes, part);
         factor = scale.inverse * code_factor(codes.bits);
         if (codes.bits == 4)
             multiply_key_codes<4, kWide>(block, part, codes, scale, products);
