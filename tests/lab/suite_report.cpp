@@ -12,6 +12,7 @@ namespace cli {
 namespace {
 
 const char *const kAuto = "auto";
+const char *const kFp16 = "fp16";
 constexpr std::size_t kSignFlips = 20000;
 constexpr std::uint64_t kSignSeed = 1;
 constexpr double kNormal95 = 1.96, kOneSided95 = 1.645;
@@ -193,6 +194,28 @@ Json sum_json(const SuiteSum &sum) {
     return json;
 }
 
+// How far a plan is below the FP16 cache on the documents of a task that both have answered, in
+// points of exact match.
+Json below_json(const SuiteRecord &record, const std::string &plan, const std::string &task) {
+    std::vector<double> below;
+    for (const SuiteCell &cell : record.cells)
+        for (const SuiteCell &exact : record.cells) {
+            if (cell.plan != plan || exact.plan != kFp16 || cell.task != task ||
+                exact.task != task || cell.context_tokens != exact.context_tokens ||
+                cell.seed != exact.seed || cell.documents.size() != exact.documents.size())
+                continue;
+            SuiteSum own, whole;
+            for (std::size_t i = 0; i < cell.documents.size(); ++i) {
+                own.add(cell.documents[i]);
+                whole.add(exact.documents[i]);
+                below.push_back(whole.documents.back() - own.documents.back());
+            }
+        }
+    if (below.empty())
+        return nullptr;
+    return {{"points", mean_of(below)}, {"standard_error", standard_error(below)}};
+}
+
 Json test_json(const PairedTest &test) {
     return {{"documents", test.n_documents},
             {"difference", test.difference},
@@ -322,8 +345,10 @@ Json suite_json(const SuiteRecord &record) {
     Json plans = Json::array(), tests = Json::array();
     for (const SuitePlanInfo &plan : record.plans) {
         Json tasks = Json::object();
-        for (const std::string &task : tasks_of(record))
+        for (const std::string &task : tasks_of(record)) {
             tasks[task] = sum_json(sum_cells(record, plan.name, task));
+            tasks[task]["below_fp16"] = below_json(record, plan.name, task);
+        }
         plans.push_back({{"plan", plan.name},
                          {"family", plan.family},
                          {"limit_bits", plan.limit_bits},
