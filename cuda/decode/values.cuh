@@ -171,8 +171,9 @@ struct Width {
 };
 
 // Values of a packed page, to which fold(group) folds ranges into the weights.
-template <int kStrips, int kTiles, DecodeKind kKind, class Fold>
-__device__ __forceinline__ void multiply_values(Ring &ring, const Values &values, uint32_t lane,
+template <int kStrips, int kTiles, DecodeKind kKind, class Fold, class Team>
+__device__ __forceinline__ void multiply_values(Ring<Team> &ring, const Values &values,
+                                                uint32_t lane,
                                                 const Work<kTiles, kTilesOf<kKind>> &work,
                                                 float (&o)[kStrips][kTiles][4], Fold fold) {
     constexpr int kTokenTiles = kTilesOf<kKind>;
@@ -217,8 +218,8 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
 }
 
 // The same, through FP16 products.
-template <int kStrips, int kTiles, DecodeKind kKind>
-__device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &values,
+template <int kStrips, int kTiles, DecodeKind kKind, class Team>
+__device__ __forceinline__ void multiply_f16_values(Ring<Team> &ring, const Values &values,
                                                     uint32_t metadata, uint32_t lane,
                                                     Work<kTiles> &work,
                                                     Accumulator<kStrips, kTiles> &g) {
@@ -240,8 +241,8 @@ __device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, u
 }
 
 // Values of a tile of a raw block.
-template <int kStrips, int kTiles>
-__device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &position,
+template <int kStrips, int kTiles, class Team>
+__device__ __forceinline__ void multiply_raw_values(Ring<Team> &ring, const Position &position,
                                                     uint32_t lane, uint32_t n_tokens,
                                                     const uint32_t (&b)[kTiles][2],
                                                     float (&o)[kStrips][kTiles][4]) {
