@@ -10,10 +10,8 @@
 namespace lk {
 namespace cuda {
 
-// Decode of every kind of pages; above 256 channels of those that teams of warps read.
-constexpr bool has_all_kinds(uint32_t head_dim) { return head_dim <= 256; }
-// Decode by teams of warps, one for each kTeamChannels channels: of plain pages, and of FP8
-// parameters in groups of multiples of 32 that end where the channels of a warp do.
+// Decode by teams of warps, one for each kTeamChannels channels: of pages whose groups of values
+// end where the channels of a warp do.
 constexpr uint32_t kTeamChannels = 128;
 constexpr uint32_t kMostTeamChannels = 512;
 constexpr bool has_teams(uint32_t head_dim) { return head_dim == 256 || head_dim == 512; }

@@ -111,12 +111,14 @@ bool decode_has_instance(uint32_t head_dim);
 // tokens.
 constexpr uint32_t decode_team(uint32_t head_dim, uint32_t tile_columns, uint32_t kind) {
     const bool is_plain = kind == kDecodePlain && (head_dim > 256 || tile_columns > 4);
-    const bool is_read =
-        is_plain || kind == kDecodeF8Plain || kind == kDecodeF8By32 || kind == kDecodeF8Wide;
+    const bool is_read = is_plain || (kind > kDecodePlainNarrow && kind < kDecodeF16Pages64);
     return has_teams(head_dim) && is_read ? head_dim / kTeamChannels : 1;
 }
-// Ranges of outliers that a member of a team has next to its own, FP8 in four groups at most.
-constexpr uint32_t kOutlierBytes = (kTeamChannels / 16 + 1) * 64;
+// Ranges of outliers that a member of a team has next to its own at most: FP8 in four groups, or in
+// eight of 16 tokens, or FP16.
+constexpr uint32_t decode_outlier_bytes(uint32_t kind) {
+    return (kTeamChannels / 16 + 1) * (kind == kDecodeF16 ? 256 : kind == kDecodeF8 ? 128 : 64);
+}
 // Warps that a multiprocessor runs at once: registers decide, of a team's those of kTeamChannels.
 // At head dim 128, 12 warps of 16 columns spill, which on an H100 slows 16-bit pages by 16 % and
 // speeds pages of 2 bits by 5 %. At head dim 256, 12 warps of 4 columns spill 68 bytes and are 3 to

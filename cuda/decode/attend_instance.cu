@@ -32,12 +32,12 @@ template <>
 cudaError_t launch_decode_kernel<LK_CUDA_HEAD_DIM / 16>(const DecodeArgs &args,
                                                         cudaStream_t stream) {
     using namespace instance;
-    if constexpr (has_all_kinds(LK_CUDA_HEAD_DIM)) {
+    if constexpr (!has_teams(LK_CUDA_HEAD_DIM)) {
         if (args.kind == kDecodeF8)
             return launch_split_k<kDecodeF8>(args, stream);
         if (args.kind == kDecodeF16)
             return launch_split_k<kDecodeF16>(args, stream);
-        if constexpr (has_wide_items(LK_CUDA_HEAD_DIM) && !has_teams(LK_CUDA_HEAD_DIM))
+        if constexpr (has_wide_items(LK_CUDA_HEAD_DIM))
             if (args.kind == kDecodeF8By32 && args.tile_columns == 8)
                 return launch<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
     }

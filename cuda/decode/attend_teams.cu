@@ -30,6 +30,13 @@ cudaError_t launch_teams(const DecodeArgs &args, cudaStream_t stream) {
     if (args.kind == kDecodeF8Wide)
         return launch<BySplitK<kStrips, kDecodeF8Wide, Team<kDecodeF8Wide>>, kDecodeF8Wide>(args,
                                                                                             stream);
+    if (args.kind == kDecodeF8)
+        return launch<BySplitK<kStrips, kDecodeF8, Team<kDecodeF8>>, kDecodeF8>(args, stream);
+    if (args.kind == kDecodeF16)
+        return launch<BySplitK<kStrips, kDecodeF16, Team<kDecodeF16>>, kDecodeF16>(args, stream);
+    if (args.kind == kDecodeF8Plain && args.tile_columns == 8)
+        return launch<ByF16<kStrips, 1, kDecodeF8Plain, Team<kDecodeF8Plain>>, kDecodeF8Plain>(
+            args, stream);
     // Reads FP16 parameters, too.
     if (args.tile_columns == 4)
         return launch<ByBytes<kStrips, kDecodeF8Plain, Team<kDecodeF8Plain>>, kDecodeF8Plain>(

@@ -62,9 +62,15 @@ class ByF16 {
             const Keys keys = read_keys<Team>(kv_tile);
             multiply_keys<kStrips, KeysByF16<kTiles, kKind>>(ring, keys, queries, slots, lane,
                                                              work);
-            const Values values = read_values(kv_tile);
+            Values values = read_values(kv_tile);
             (void)ring.wait();
-            const uint32_t metadata = ring.value_metadata();
+            uint32_t metadata = ring.value_metadata();
+            if (kWidens<kKind> && values.is_f8) {
+                const F16Parameters parameters =
+                    widened({metadata, values.minima_offset}, ring.widened_values(), lane);
+                metadata = parameters.ranges;
+                values.minima_offset = parameters.minima_offset;
+            }
             weigh_packed<Team, kStrips, kTiles, kKind>(keys, values, metadata, position.first_token,
                                                        lane, rules, work, g_);
             multiply_f16_values<kStrips, kTiles, kKind>(ring, values, metadata, lane, work, g_);
@@ -229,7 +235,7 @@ class BySplitK {
         __syncwarp();
         const auto *fixed = reinterpret_cast<const uint8_t *>(page.permutation);
         arrange_split_k(
-            head_dim, queries, queries, page.kv_tile.end4 * 16, page.kv_tile.n_shared,
+            {0, head_dim, page.kv_tile.end4 * 16u, page.kv_tile.n_shared}, queries, queries,
             [&](uint32_t slot) { return fixed ? load_channel(fixed, head_dim, slot) : slot; },
             column, lane);
     }
@@ -315,14 +321,8 @@ class BySplitK {
         Work<1, kTokenTiles> work;
         {
             const Keys keys = read_keys<Team>(kv_tile);
-            Queries arranged = queries;
-            if (kHasAllFormats<kKind> && keys.has_own_order && keys.end16 < kStrips) {
-                (void)ring.wait();
-                if (keys.permutation_offset)
-                    slots = ring.key_metadata() + keys.permutation_offset;
-                arranged.address = arrange_own_split_k<kStrips>(
-                    keys, queries.address, ring.own_queries(), slots, lane.lane);
-            }
+            const Queries arranged =
+                queries_of_page<kStrips, kKind>(ring, keys, queries, slots, lane.lane);
             multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, slots, lane.lane,
                                                         work);
             float x[kTokenTiles * 2];
@@ -360,7 +360,7 @@ class BySplitK {
         bool is_large = false;
         if (!kHasF8<kKind>) {
             (void)ring.wait();
-            is_large = has_large_ranges<kKind>(values, metadata, lane.lane);
+            is_large = ring.team().any(has_large_ranges<kKind>(values, metadata, lane.lane));
         }
         const float scale = is_large ? 1.0f : kSplitKScale<kKind>;
         const float parameter_scale = values.bits < 16 ? kParameterScale<kKind> : 1.0f;

@@ -90,15 +90,23 @@ __device__ __forceinline__ void scale_to_1(WorkOf<By> &work) {
 
 // A member's sums of a page become those of its team, as logits but for the columns' factors.
 template <int kStrips, class By, class Team>
-__device__ __forceinline__ void add_up_keys(Ring<Team> &ring, const Keys &keys, uint32_t lane,
-                                            WorkOf<By> &work) {
+__device__ __forceinline__ void add_up_keys(Ring<Team> &ring, const Keys &keys, uint32_t end2,
+                                            uint32_t lane, WorkOf<By> &work) {
     constexpr int kEach = By::kRepeatsColumns ? 2 : 4;
     constexpr int kSums = By::kTokenTiles * kEach;
-    const LogitScales scales = logit_scales<kStrips, By::kKind>(keys);
+    // Rows 8-15 of the minima are of groups, too.
+    constexpr int kLows = kHasAllFormats<By::kKind> ? 4 : kEach / 2;
+    const LogitScales scales = logit_scales<kStrips, By::kKind>(keys, end2);
     work.scale(scales.all, scales.all * scales.odd);
+    if (kHasBitKeys<By::kKind>)
+#pragma unroll
+        for (int t = 0; t < By::kTokenTiles; ++t)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                work.s[t][0][i] *= t / 2 % 2 ? scales.second : 1.0f;
 #pragma unroll
     for (int c = 0; c < By::kTiles; ++c)
-        ring.template add_up<kSums + kEach / 2>(lane, [&](int i) -> float & {
+        ring.template add_up<kSums + kLows>(lane, [&](int i) -> float & {
             return i < kSums ? work.s[i / kEach][c][i % kEach * (4 / kEach)]
                              : work.midpoint[c][i - kSums];
         });
@@ -112,14 +120,22 @@ __device__ __forceinline__ void multiply_keys(Ring<Team> &ring, Keys keys, const
     uint32_t metadata = ring.key_metadata();
     const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;
     auto slots = ring.team().slots(order);
+    if constexpr (Team::kIsTeam && kHasAllFormats<kKind>)
+        if (keys.has_own_order)
+            slots.first = keys.plane2_strips;  // see arrange_own_split_k()
     if (keys.permutation_offset)
         slots.address = metadata + keys.permutation_offset;
     else if (Team::kIsTeam ? keys.is_raw_page : keys.end16 == kStrips)
         slots.address += slots.raw_offset();
     if (kWidens<kKind> && keys.is_f8) {
         (void)ring.wait();
+        uint32_t n_bytes = 2 * keys.minima_offset;
+        if (Team::kIsTeam && kHasAllFormats<kKind>)
+            n_bytes = keys.permutation_offset
+                          ? keys.permutation_offset
+                          : load_shared_half(ring.kv_tile() + kKeyMetadataBytesOffset);
         const F16Parameters parameters =
-            widened({metadata, keys.minima_offset}, ring.widened_keys(), lane);
+            widened({metadata, keys.minima_offset}, ring.widened_keys(), n_bytes, lane);
         metadata = parameters.ranges;
         keys.minima_offset = parameters.minima_offset;
     }
@@ -163,7 +179,7 @@ __device__ __forceinline__ void multiply_keys(Ring<Team> &ring, Keys keys, const
         }
         if constexpr (Team::kIsTeam)
             if (strip == kStrips)
-                add_up_keys<kStrips, By>(ring, keys, lane, work);
+                add_up_keys<kStrips, By>(ring, keys, end2, lane, work);
         ring.next();
         if (strip == kStrips)
             return;

@@ -139,11 +139,11 @@ class Arrivals {
         if (lane_ == 0 && bytes)
             start(slot, to, from, bytes);
     }
-    // Three parts, a lane each.
-    template <class PartOf>
+    // kCount parts, a lane each.
+    template <uint32_t kCount, class PartOf>
     __device__ __forceinline__ void copy_parts(uint32_t slot, PartOf part_of) const {
         const MetadataPart part = part_of(lane_);
-        if (lane_ < 3 && part.bytes)
+        if (lane_ < kCount && part.bytes)
             start(slot, part.to, part.from, part.bytes);
     }
     // Many short runs, which the copying unit would take one after the other: 512 bytes each, by
@@ -198,10 +198,10 @@ class Arrivals {
         for (uint32_t at = lane_ * 16; at < bytes; at += kWarp * 16)
             copy_async(to + at, source + at);
     }
-    template <class PartOf>
+    template <uint32_t kCount, class PartOf>
     __device__ __forceinline__ void copy_parts(uint32_t slot, PartOf part_of) const {
 #pragma unroll 1
-        for (uint32_t i = 0; i < 3; ++i) {
+        for (uint32_t i = 0; i < kCount; ++i) {
             const MetadataPart part = part_of(i);
             copy(slot, part.to, part.from, part.bytes);
         }
@@ -251,7 +251,7 @@ struct CopyPartsOfMetadata {
         if (!bytes)
             return;
         const uint64_t from = load_shared_address(side_address + 8);
-        arrivals.copy_parts(slot, [&](uint32_t i) {
+        arrivals.template copy_parts<Team::kMetadataParts>(slot, [&](uint32_t i) {
             return is_values ? team.value_metadata(side_address - 32, to, from, bytes, i)
                              : team.key_metadata(side_address, to, from, bytes, i);
         });

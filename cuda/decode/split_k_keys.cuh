@@ -30,52 +30,87 @@ __device__ __forceinline__ uint32_t split_k_offset(uint32_t head_dim, SplitKCopy
            (k & 1u);
 }
 
-// The copies in the order of slots, from that in the order of channels. first: slot of the 2-bit
-// plane, of which the first 2 n_shared are shared.
+// The copies of slots [begin, begin + n_slots), in their order, from that in the order of channels.
+struct SplitKSlots {
+    uint32_t begin;
+    uint32_t n_slots;
+    uint32_t plane;  // slot of the 2-bit plane, of which the first 2 n_shared are shared
+    uint32_t n_shared;
+};
 template <class ChannelOf>
-__device__ __forceinline__ void arrange_split_k(uint32_t head_dim, const __half *channels,
-                                                __half *copies, uint32_t first, uint32_t n_shared,
-                                                ChannelOf channel_of, uint32_t column,
-                                                uint32_t lane) {
+__device__ __forceinline__ void arrange_split_k(const SplitKSlots &slots, const __half *channels,
+                                                __half *copies, ChannelOf channel_of,
+                                                uint32_t column, uint32_t lane) {
+    const uint32_t n_shared = slots.n_shared;
     const uint32_t end_of_highs = (n_shared + 15u) & ~15u;
+    // Those of the plane have the first place of their copy.
+    const uint32_t first_high = max(slots.begin, slots.plane);
     const auto put = [&](SplitKCopy copy, uint32_t slot, float value) {
-        copies[split_k_offset(head_dim, copy, column, slot)] = __float2half_rn(value);
+        copies[split_k_offset(slots.n_slots, copy, column, slot)] = __float2half_rn(value);
     };
-    const auto down = [](uint32_t slot) { return slot & 8u ? 0.0625f : 1.0f; };
+    const auto query_of = [&](uint32_t slot) {
+        return __half2float(channels[split_k_offset(0, kSplitKChannels, column, channel_of(slot))]);
+    };
 #pragma unroll
-    for (uint32_t slot = lane; slot < head_dim; slot += kWarp) {
-        const float q = __half2float(
-            channels[split_k_offset(head_dim, kSplitKChannels, column, channel_of(slot))]);
-        const uint32_t i = slot - first;  // in the plane, if it is not below 0
-        const bool is_partner = slot >= first && i < n_shared;
-        const bool is_outlier = slot >= first && i >= n_shared && i < 2 * n_shared;
+    for (uint32_t i = lane; i < slots.n_slots; i += kWarp) {
+        const uint32_t slot = slots.begin + i;
+        const float q = query_of(slot);
+        const float down = slot & 8u ? 0.0625f : 1.0f;
+        const uint32_t of_plane = slot - slots.plane;  // if it is not below 0
+        const bool is_partner = slot >= slots.plane && of_plane < n_shared;
+        const bool is_outlier = slot >= slots.plane && !is_partner && of_plane < 2 * n_shared;
         const float step = is_partner ? 3.0f : is_outlier ? 3.0f / 7.0f : 1.0f;
-        put(kSplitKSlots, slot, q);
-        put(kSplitKSteps, slot, q * step * down(slot));
-        if (is_outlier)
-            put(kSplitKHighs, i - n_shared, q * (6.0f / 7.0f) * down(i - n_shared));
-        if (slot >= first && !is_partner && i < end_of_highs)
-            put(kSplitKHighs, i, q * step * down(slot));
+        put(kSplitKSlots, i, q);
+        put(kSplitKSteps, i, q * step * down);
+        if (is_partner)
+            put(kSplitKHighs, slot - first_high, query_of(slot + n_shared) * (6.0f / 7.0f) * down);
+        else if (slot >= slots.plane && of_plane < end_of_highs)
+            put(kSplitKHighs, slot - first_high, q * step * down);
     }
 }
 
-// The copies of a page with an order of its own, for one warp: those after the first. slots:
-// shared, the channels of its stored channels. Returns where the copies would begin.
-template <int kStrips>
-__device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t queries,
-                                                     uint32_t own_queries, uint32_t slots,
+// The copies of a page with an order of its own, for one warp: those after the first, of its
+// strips. order: shared, the channels of the page's stored channels. Returns where the copies would
+// begin.
+template <int kStrips, bool kIsTeam>
+__device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t first_strip,
+                                                     uint32_t of_channel, uint32_t queries,
+                                                     uint32_t own_queries, uint32_t order,
                                                      uint32_t lane) {
     const uint32_t copies = own_queries - kStrips * kSplitKStripBytes;
     const auto *from = static_cast<const __half *>(__cvta_shared_to_generic(queries));
     auto *to = static_cast<__half *>(__cvta_shared_to_generic(copies));
+    const uint32_t plane = first_strip + keys.end4 - (kIsTeam ? keys.plane2_strips : 0);
+    const SplitKSlots slots = {first_strip * 16, kStrips * 16, plane * 16, keys.n_shared};
     __syncwarp();
 #pragma unroll 1
     for (uint32_t column = 0; column < 4; ++column)
         arrange_split_k(
-            kStrips * 16, from, to, keys.end4 * 16, keys.n_shared,
-            [&](uint32_t slot) { return load_shared_byte(slots + slot); }, column, lane);
+            slots, from, to,
+            [&](uint32_t slot) {
+                return of_channel == 1 ? load_shared_byte(order + slot)
+                                       : load_shared_half(order + slot * 2);
+            },
+            column, lane);
     __syncwarp();
     return copies;
+}
+// The queries of a page: those of its head, or of its own order.
+template <int kStrips, DecodeKind kKind, class Team>
+__device__ __forceinline__ Queries queries_of_page(const Ring<Team> &ring, const Keys &keys,
+                                                   const Queries &queries, uint32_t order,
+                                                   uint32_t lane) {
+    const bool is_raw = Team::kIsTeam ? keys.is_raw_page : keys.end16 == kStrips;
+    if (!kHasAllFormats<kKind> || !keys.has_own_order || is_raw)
+        return queries;
+    (void)ring.wait();
+    if (keys.permutation_offset)
+        order = ring.key_metadata() + keys.permutation_offset;
+    const uint32_t first = ring.team().first_strip();
+    return {arrange_own_split_k<kStrips, Team::kIsTeam>(
+                keys, first, bytes_of_channel(ring.team().head_dim()),
+                queries.address - first * kSplitKStripBytes, ring.own_queries(), order, lane),
+            kStrips * kSplitKStripBytes};
 }
 
 struct SplitKQuery {

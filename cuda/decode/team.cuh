@@ -59,6 +59,7 @@ class OneWarp {
     __device__ __forceinline__ uint32_t reader() const { return warp_; }
     static __device__ __forceinline__ uint32_t readers(uint32_t n_warps) { return n_warps; }
     __device__ __forceinline__ void take_part(KvTile *) const {}
+    static constexpr bool any(bool is_so) { return is_so; }
 
   private:
     const uint32_t warp_;
@@ -93,13 +94,15 @@ struct MetadataPart {
     uint32_t bytes;
 };
 
-// Teams of kStrips strips a member, for pages of plain kinds, kDecodeF8By32 or kDecodeF8Wide.
+// Teams of kStrips strips a member, for pages of plain kinds, kDecodeF8By32, kDecodeF8Wide or kinds
+// of all formats.
 template <int kStrips, DecodeKind kKind>
 class WarpTeam {
   public:
     static constexpr bool kIsTeam = true;
     static constexpr uint32_t kMostChannels = kMostTeamChannels;
     static constexpr uint32_t kSlotsBytes = 2 * permutation_bytes(kMostChannels);
+    static constexpr uint32_t kMetadataParts = reads_all_formats(kKind) ? 4 : 3;  // at most
     static_assert(kStrips == kTeamStrips, "the host sizes teams by it");
 
     // addresses: shared, a word for each warp.
@@ -126,13 +129,20 @@ class WarpTeam {
     __device__ __forceinline__ void take_part(KvTile *kv_tile) const;
 
     // The metadata of a member's keys, `bytes` in all, are three parts: ranges, minima, and
-    // what else it needs: its part of the permutation, or ranges of outliers. kv_tile: shared;
-    // from: of its ranges.
+    // what else it needs: its part of the permutation, or ranges of outliers. Kinds of all formats
+    // have a fourth part, the whole permutation. kv_tile: shared; from: of its ranges.
     __device__ __forceinline__ MetadataPart key_metadata(uint32_t kv_tile, uint32_t to,
                                                          uint64_t from, uint32_t bytes,
                                                          uint32_t i) const {
         const uint32_t each = load_shared_half(kv_tile + kMinimaOffset);
         const uint32_t more = load_shared_half(kv_tile + kPlane2Offset + 1);
+        if (kHasAll) {
+            const uint32_t permutation = load_shared_half(kv_tile + kPermutationOffset);
+            if (i == 3)  // the page has it after all ranges and minima
+                return {to + permutation, from + (2 * size() - member()) * each,
+                        permutation ? bytes - permutation : 0};
+            bytes = permutation ? permutation : bytes;
+        }
         return {to + i * each, from + (i == 2 ? more : i * each * size()),
                 i == 2 ? bytes - 2 * each : each};
     }
@@ -143,7 +153,9 @@ class WarpTeam {
         if (kIsPlainTeam)
             return {to, from, i ? 0 : bytes};
         const uint32_t n_groups = load_shared_byte(kv_tile + kPlane2Offset + 4);
-        return {to + i * (bytes / 2), from + i * n_groups * 128, i < 2 ? bytes / 2 : 0};
+        const uint32_t flags = load_shared_byte(kv_tile + kFlagsOffset);
+        const uint32_t of_group = has_f8(flags, kHasF8Values) ? 128 : 256;
+        return {to + i * (bytes / 2), from + i * n_groups * of_group, i < 2 ? bytes / 2 : 0};
     }
 
     // Give the others kCount floats, at(i) each, by kCount * 128 bytes of shared memory at `own`.
@@ -188,9 +200,27 @@ class WarpTeam {
         __syncwarp();
         asm volatile("bar.sync %0, %1;" ::"r"(reader() + 1), "r"(size() * kWarp) : "memory");
     }
+    // Is it so for a member?
+    __device__ __forceinline__ bool any(bool is_so) const {
+        uint32_t is_any;
+        __syncwarp();
+        asm volatile(
+            "{\n.reg .pred own, all;\n"
+            "setp.ne.u32 own, %1, 0;\n"
+            "bar.red.or.pred all, %2, %3, own;\n"
+            "selp.u32 %0, 1, 0, all;\n}"
+            : "=r"(is_any)
+            : "r"(uint32_t{is_so}), "r"(reader() + 1), "r"(size() * kWarp)
+            : "memory");
+        return is_any;
+    }
 
   private:
     static constexpr bool kIsPlainTeam = kKind == kDecodePlain || kKind == kDecodeF8Plain;
+    static constexpr bool kHasAll = reads_all_formats(kKind);
+    static __device__ __forceinline__ bool has_f8(uint32_t flags, KvTileFlag flag) {
+        return (!kIsPlainTeam && kKind != kDecodeF16) || (flags & flag);
+    }
 
     // The metadata of the member's keys and values, of packed pages.
     __device__ __forceinline__ void take_key_metadata(KvTile *kv_tile) const;
@@ -217,9 +247,11 @@ __device__ __forceinline__ void WarpTeam<kStrips, kKind>::take_part(KvTile *kv_t
     if (kv_tile->end16 * 16u == head_dim_)
         kv_tile->flags |= kIsRawPage;
     const auto offset_of = [&](uint32_t strip) {
-        return 512 *
-               (strip + min(strip, uint32_t{kv_tile->end4}) +
-                2 * min(strip, uint32_t{kv_tile->end8}) + 4 * min(strip, uint32_t{kv_tile->end16}));
+        const uint32_t wide = min(strip, uint32_t{kv_tile->end4}) +
+                              2 * min(strip, uint32_t{kv_tile->end8}) +
+                              4 * min(strip, uint32_t{kv_tile->end16});
+        const uint32_t bits = has_bit_keys(kKind) ? strip - min(strip, uint32_t{kv_tile->end2}) : 0;
+        return 512 * (strip + wide) - 256 * bits;
     };
     const uint32_t value_bytes = kStrips * 256 * kv_tile->value_bits;
     values.payload += member() * value_bytes;
@@ -238,6 +270,8 @@ __device__ __forceinline__ void WarpTeam<kStrips, kKind>::take_part(KvTile *kv_t
     kv_tile->end16 = part_of(kv_tile->end16);
     kv_tile->end8 = part_of(kv_tile->end8);
     kv_tile->end4 = part_of(kv_tile->end4);
+    if (has_bit_keys(kKind))
+        kv_tile->end2 = part_of(kv_tile->end2);
     keys.chunk_bytes = static_cast<uint16_t>(kv_tile->end8 ? kValueChunkBytes : kChunkBytes);
 }
 
@@ -245,8 +279,8 @@ template <int kStrips, DecodeKind kKind>
 __device__ __forceinline__ void WarpTeam<kStrips, kKind>::take_key_metadata(KvTile *kv_tile) const {
     const uint32_t first = first_strip();
     // Bytes of ranges of a strip.
-    const bool is_f8 = !kIsPlainTeam || kv_tile->flags & kHasF8Keys;
-    const uint32_t of_strip = (kIsPlainTeam ? 1u : kv_tile->n_groups[0]) * (is_f8 ? 16 : 32);
+    const uint32_t of_strip =
+        (kIsPlainTeam ? 1u : kv_tile->n_groups[0]) * (has_f8(kv_tile->flags, kHasF8Keys) ? 16 : 32);
     const uint32_t ranges = first * of_strip;
     uint32_t bytes = 2 * kStrips * of_strip;
     if (kIsPlainTeam && kv_tile->permutation_offset) {
@@ -266,6 +300,10 @@ __device__ __forceinline__ void WarpTeam<kStrips, kKind>::take_key_metadata(KvTi
         kv_tile->more_metadata = static_cast<uint16_t>(outliers * of_strip - ranges);
         kv_tile->outlier_strip = static_cast<uint8_t>(outliers - kv_tile->end4);
     }
+    if (kHasAll && kv_tile->permutation_offset) {
+        kv_tile->permutation_offset = static_cast<uint16_t>(bytes);
+        bytes += permutation_bytes(head_dim_);
+    }
     kv_tile->side[0].metadata += ranges;
     kv_tile->side[0].metadata_bytes = static_cast<uint16_t>(bytes);
     kv_tile->minima_offset[0] = static_cast<uint16_t>(kStrips * of_strip);
@@ -278,9 +316,10 @@ __device__ __forceinline__ void WarpTeam<kStrips, kKind>::take_value_groups(KvTi
     const uint32_t n_groups = max(kStrips / group_strips, 1u);
     kv_tile->value_groups = kv_tile->n_groups[1];
     kv_tile->n_groups[1] = static_cast<uint8_t>(n_groups);
-    kv_tile->side[1].metadata += first_strip() / group_strips * 128;
-    kv_tile->side[1].metadata_bytes = static_cast<uint16_t>(2 * n_groups * 128);
-    kv_tile->minima_offset[1] = static_cast<uint16_t>(n_groups * 128);
+    const uint32_t of_group = has_f8(kv_tile->flags, kHasF8Values) ? 128 : 256;
+    kv_tile->side[1].metadata += first_strip() / group_strips * of_group;
+    kv_tile->side[1].metadata_bytes = static_cast<uint16_t>(2 * n_groups * of_group);
+    kv_tile->minima_offset[1] = static_cast<uint16_t>(n_groups * of_group);
 }
 
 }  // namespace cuda

@@ -55,7 +55,7 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
 
 // Weights times the ranges, and times the factors of the codes' positions; their sum times -1/2
 // joins the midpoints.
-template <int kStrips, int kTiles>
+template <bool kHasBit, int kStrips, int kTiles>
 __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t lane,
                                             Work<kTiles> &work, Accumulator<kStrips, kTiles> &g) {
     const int upper = values.bits == 8 ? 0 : 4;  // bits that codes of k 8-15 lie higher
@@ -64,7 +64,8 @@ __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metad
     for (int t = 0; t < kPageTiles; ++t) {
         const uint2 r = load_ranges<kDecodePlain>(metadata, t * 16 + (lane & 3u) * 4);
         const int position = bit_position(values.bits, t);
-        const uint32_t r0 = t % 2 == 0 ? r.x : multiply_f16(r.x, powers_of_two(-position));
+        const bool is_first = t % 2 == 0 && (t / 2 % 2 == 0 || !kHasBit);
+        const uint32_t r0 = is_first ? r.x : multiply_f16(r.x, powers_of_two(-position));
         const uint32_t r1 = multiply_f16(r.y, powers_of_two(-position - upper));
         // The same the other way, for the sum.
         const uint32_t a0 = powers_of_two(position);
@@ -180,7 +181,7 @@ __device__ __forceinline__ void multiply_values(Ring<Team> &ring, const Values &
     constexpr uint32_t kMore = kPageTiles / kTokenTiles;  // strips of shorter pages
     static_assert(kValueChunkBytes == 4096, "16 bits of strips");
     constexpr bool kHasWideValues = kKind != kDecodeF8Narrow;  // of 4 and 8 bits
-    constexpr bool kHasBit = kHasAnyGroups<kKind> && kTokenTiles > 2;
+    constexpr bool kHasBit = kHasBitValues<kKind> && kTokenTiles > 2;
     const uint32_t each = values.bits == 1   ? 16 * kMore
                           : values.bits == 2 ? 8 * kMore
                           : values.bits == 4 ? 4 * kMore
@@ -230,7 +231,7 @@ __device__ __forceinline__ void multiply_f16_values(Ring<Team> &ring, const Valu
         });
     } else {
         multiply_values<kStrips, kTiles, kKind>(ring, values, lane, work, g.o, [&](uint32_t) {
-            fold_ranges<kStrips, kTiles>(values, metadata, lane, work, g);
+            fold_ranges<kHasBitValues<kKind>>(values, metadata, lane, work, g);
         });
     }
 }

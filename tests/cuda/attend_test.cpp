@@ -54,14 +54,20 @@ void short_pages_match_reference(void **) { check_shapes(short_page_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 void wide_items_match_reference(void **) { check_shapes(wide_item_cases()); }
 void plain_f8_pages_match_reference(void **) { check_shapes(plain_f8_cases()); }
-// The sanitizer has some of the fast kernel and of the general one.
+// The sanitizer has some.
 void wide_heads_match_reference(void **) {
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
     comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
     comparison.finish();
 }
-void wide_groups_match_reference(void **) { check_shapes(wide_group_cases()); }
+void wide_groups_match_reference(void **) {
+    CudaDevice cuda(kind());
+    Comparison comparison(cuda.device());
+    comparison.check(every_case(wide_group_cases(), g_sanitizer ? 5 : 1));
+    comparison.check(every_case(wide_format_cases(), g_sanitizer ? 13 : 1));
+    comparison.finish();
+}
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
 void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
 void many_splits_match_reference(void **) { check_shapes(many_split_cases()); }

@@ -51,6 +51,9 @@ std::vector<Case> wide_cases();
 // channels.
 std::vector<Case> wide_group_cases();
 
+// Wide heads with several groups in a page and every width, as grouped_cases() and mixed_cases().
+std::vector<Case> wide_format_cases();
+
 // Values of another dim than keys, wider and narrower ones, under every kind of page.
 std::vector<Case> value_dim_cases();
 
