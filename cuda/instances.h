@@ -10,13 +10,15 @@
 namespace lk {
 namespace cuda {
 
-// Decode of every kind of pages. Above 256 channels a work item has eight columns of plain pages:
-// registers hold the output of no more.
-constexpr bool has_all_kinds(uint32_t head_dim) { return head_dim <= 256; }
+// Decode by teams of warps, one for each kTeamChannels channels: of pages whose groups of values
+// end where the channels of a warp do.
+constexpr uint32_t kTeamChannels = 128;
+constexpr uint32_t kMostTeamChannels = 512;
+constexpr bool has_teams(uint32_t head_dim) { return head_dim == 256 || head_dim == 512; }
 // Few models have 80 or 96 channels, and none is known with more than four query heads for a KV
 // head. Decode has items of eight columns at most there, of FP8 parameters in groups of 32 four.
 constexpr bool has_wide_items(uint32_t head_dim) {
-    return has_all_kinds(head_dim) && head_dim != 80 && head_dim != 96;
+    return head_dim != 80 && head_dim != 96 && !has_teams(head_dim);
 }
 // The same of pages of 4 and 2 bits, whose keys are then one chunk of a warp's ring.
 constexpr bool has_narrow_wide_items(uint32_t head_dim) {

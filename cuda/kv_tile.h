@@ -28,6 +28,7 @@ enum KvTileFlag : uint8_t {
     kHasOwnOrder = 1,  // queries laid out for the head's common format do not fit
     kHasF8Keys = 2,    // parameters of keys
     kHasF8Values = 4,
+    kIsRawPage = 8,  // of a team: all of its keys are 16 bits
 };
 // What KvTile.is_raw says.
 enum RawKvTile : uint8_t {
@@ -55,13 +56,30 @@ struct alignas(16) KvTile {
     uint8_t is_raw;
     uint8_t tile;
     uint8_t end2;  // strips of the keys from this one on are 1 bit
-    uint8_t last[5];
+    // Of a member's part of a page, see decode/team.cuh:
+    uint8_t plane2_strips;   // of the keys' 2-bit plane before the member's
+    uint16_t more_metadata;  // bytes from the member's ranges to what follows its minima
+    uint8_t outlier_strip;   // of that plane: the first whose ranges follow the member's minima
+    uint8_t value_groups;    // of the page; n_groups are the member's
 };
 static_assert(sizeof(KvTile) == kKvTileBytes, "the host sizes shared memory by it");
 constexpr uint32_t kRawOffset = 88;
 constexpr uint32_t kEnd2Offset = 90;
 static_assert(offsetof(KvTile, is_raw) == kRawOffset, "kernels read it by itself");
 static_assert(offsetof(KvTile, end2) == kEnd2Offset, "kernels read it by itself");
+constexpr uint32_t kMinimaOffset = 64;
+constexpr uint32_t kPermutationOffset = 68;
+constexpr uint32_t kFlagsOffset = 73;
+static_assert(offsetof(KvTile, permutation_offset) == kPermutationOffset, "kernels read it");
+constexpr uint32_t kKeyMetadataBytesOffset = 22;
+static_assert(offsetof(KvTileSide, metadata_bytes) == kKeyMetadataBytesOffset, "kernels read it");
+static_assert(offsetof(KvTile, flags) == kFlagsOffset, "kernels read it by itself");
+constexpr uint32_t kPlane2Offset = 91;
+static_assert(offsetof(KvTile, plane2_strips) == kPlane2Offset, "kernels read it with the others");
+static_assert(offsetof(KvTile, more_metadata) == kPlane2Offset + 1, "kernels read it");
+static_assert(offsetof(KvTile, outlier_strip) == kPlane2Offset + 3, "kernels read it");
+static_assert(offsetof(KvTile, value_groups) == kPlane2Offset + 4, "kernels read it");
+static_assert(offsetof(KvTile, minima_offset) == kMinimaOffset, "kernels read it by itself");
 
 // The packed pages of one (layer, KV head), without their addresses.
 struct alignas(16) KvTileTemplate {

@@ -8,6 +8,7 @@
 #include <driver_types.h>
 #include <vector_types.h>
 
+#include "cuda/instances.h"
 #include "cuda/kv_tile.h"
 
 namespace lk {
@@ -105,14 +106,29 @@ constexpr bool has_bit_keys(uint32_t kind) { return kind == kDecodeF16; }
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
-// Warps that a multiprocessor runs at once: registers decide. At head dim 128, 12 warps of 16
-// columns spill, which on an H100 slows 16-bit pages by 16 % and speeds pages of 2 bits by 5 %. At
-// head dim 256, 12 warps of 4 columns spill 68 bytes and are 3 to 5 % faster than 8.
+// Warps that read a page together. Plain pages of 256 channels and four columns are left to single
+// warps: teams take a fifth less for short sequences there, but 16 % more on an H200 for 8 of 32768
+// tokens.
+constexpr uint32_t decode_team(uint32_t head_dim, uint32_t tile_columns, uint32_t kind) {
+    const bool is_plain = kind == kDecodePlain && (head_dim > 256 || tile_columns > 4);
+    const bool is_read = is_plain || (kind > kDecodePlainNarrow && kind < kDecodeF16Pages64);
+    return has_teams(head_dim) && is_read ? head_dim / kTeamChannels : 1;
+}
+// Ranges of outliers that a member of a team has next to its own at most: FP8 in four groups, or in
+// eight of 16 tokens, or FP16.
+constexpr uint32_t decode_outlier_bytes(uint32_t kind) {
+    return (kTeamChannels / 16 + 1) * (kind == kDecodeF16 ? 256 : kind == kDecodeF8 ? 128 : 64);
+}
+// Warps that a multiprocessor runs at once: registers decide, of a team's those of kTeamChannels.
+// At head dim 128, 12 warps of 16 columns spill, which on an H100 slows 16-bit pages by 16 % and
+// speeds pages of 2 bits by 5 %. At head dim 256, 12 warps of 4 columns spill 68 bytes and are 3 to
+// 5 % faster than 8.
 constexpr uint32_t decode_warps(uint32_t head_dim, uint32_t tile_columns, uint32_t kind) {
-    if (head_dim > 128)
-        return head_dim <= 256 && tile_columns == 4 && kind == kDecodePlain ? 12 : 8;
     if (kind == kDecodePlainNarrow)
         return 12;
+    const bool is_team = decode_team(head_dim, tile_columns, kind) > 1;
+    if (head_dim > 128 && !is_team)
+        return tile_columns == 4 && kind == kDecodePlain ? 12 : 8;
     if (tile_columns > 8)
         return head_dim > 64 ? 8 : 12;
     const bool is_wide = kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16;
@@ -127,7 +143,9 @@ struct DecodeShape {
 constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uint32_t kind,
                                    bool has_many_work_tiles) {
     const uint32_t n_warps = decode_warps(head_dim, tile_columns, kind);
-    return n_warps == 16 && has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{n_warps, 1};
+    const bool is_team = decode_team(head_dim, tile_columns, kind) > 1;
+    return n_warps == 16 && has_many_work_tiles && !is_team ? DecodeShape{8, 2}
+                                                            : DecodeShape{n_warps, 1};
 }
 // Before sm_90 the shared memory of a multiprocessor admits this many warps: kernels are compiled
 // for no more, which leaves each of them more registers.
@@ -156,10 +174,11 @@ constexpr uint32_t decode_ring_bytes(uint32_t key_metadata_bytes, uint32_t value
                                      uint32_t own_bytes) {
     return 2 * kChunkBytes + key_metadata_bytes + value_metadata_bytes + own_bytes;
 }
-constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns, uint32_t n_warps,
-                                       uint32_t ring_bytes) {
+constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns, uint32_t kind,
+                                       uint32_t n_warps, uint32_t ring_bytes) {
     const uint32_t rings = n_warps * ring_bytes;
-    const uint32_t results = n_warps * tile_columns * (head_dim + kPad + 2) * 4;
+    const uint32_t n_results = n_warps / decode_team(head_dim, tile_columns, kind);
+    const uint32_t results = n_results * tile_columns * (head_dim + kPad + 2) * 4;
     return decode_query_bytes(head_dim, tile_columns) + n_warps * kWarpKvTiles * kKvTileBytes +
            (rings > results ? rings : results);
 }

@@ -76,9 +76,8 @@ template <class Method>
 __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkTile &work_tile,
                                              const WorkItem &item, uint32_t n_history,
                                              __half *queries, Column *columns, uint32_t warp,
-                                             uint32_t n_warps, uint32_t lane) {
-    constexpr uint32_t kHeadDim = Method::kStripCount * 16;
-    constexpr int kCount = (kHeadDim + kWarp - 1) / kWarp;
+                                             uint32_t n_warps, uint32_t head_dim, uint32_t lane) {
+    constexpr int kCount = (Method::Team::kMostChannels + kWarp - 1) / kWarp;
     for (uint32_t column = warp; column < Method::kColumns; column += n_warps) {
         const bool is_real = column < work_tile.n_columns;
         const uint32_t i = is_real ? (work_tile.first_column + column) / work_tile.group : 0;
@@ -88,7 +87,7 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
         const int64_t at = row_offset(args.q, token, head);
         float q[kCount];
         float most = 0;
-        load_row(args.q, at, is_real ? kHeadDim : 0, lane, q);
+        load_row(args.q, at, is_real ? head_dim : 0, lane, q);
         // A query beyond its layer's limit counts as zeros; Destination::close() makes it NaN.
         bool is_beyond = false;
 #pragma unroll
@@ -114,9 +113,9 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
         const float down = args.layer.scale < 0 ? -power(-exponent) : power(-exponent);
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
-            if (n * kWarp + lane < kHeadDim)
-                Method::put_query(queries, column, n * kWarp + lane, q[n] * down);
-        Method::end_column(args.templates[item.kv_head], queries, column, lane);
+            if (n * kWarp + lane < head_dim)
+                Method::put_query(queries, head_dim, column, n * kWarp + lane, q[n] * down);
+        Method::end_column(args.templates[item.kv_head], queries, head_dim, column, lane);
         if (lane)
             continue;
         Column made;
@@ -166,14 +165,14 @@ __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index
 }
 
 // The channels of the keys' slots: in the fixed order of pages, then as they are.
-template <int kStrips>
+template <class Team>
 __device__ __forceinline__ void read_slots(const DecodeArgs &args, const WorkItem &item,
-                                           uint8_t *slots, uint32_t lane) {
-    constexpr uint32_t kHeadDim = kStrips * 16;
+                                           const Team &team, uint8_t *slots, uint32_t lane) {
+    const uint32_t head_dim = team.head_dim();
     const auto *fixed = reinterpret_cast<const uint8_t *>(args.templates[item.kv_head].permutation);
-    for (uint32_t i = lane; i < kHeadDim; i += kWarp) {
-        store_channel(slots, kHeadDim, i, fixed ? load_channel(fixed, kHeadDim, i) : i);
-        store_channel(slots + Slots<kStrips>::kRawOffset, kHeadDim, i, i);
+    for (uint32_t i = lane; i < head_dim; i += kWarp) {
+        store_channel(slots, head_dim, i, fixed ? load_channel(fixed, head_dim, i) : i);
+        store_channel(slots + team.raw_offset(), head_dim, i, i);
     }
 }
 
@@ -204,15 +203,17 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
     __shared__ WorkItem item;
     __shared__ Column columns[Method::kColumns];
     __shared__ LogitRules rules;
-    constexpr int kStrips = Method::kStripCount;
-    __shared__ __align__(2) uint8_t slots[2 * Slots<kStrips>::kRawOffset];
+    using Team = typename Method::Team;
+    __shared__ __align__(2) uint8_t slots[Team::kSlotsBytes];
     __shared__ __align__(8) uint64_t barriers[kWarps * 2];
+    __shared__ uint32_t addresses[kWarps];  // of what members of teams give each other
     const uint32_t warp = threadIdx.x / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_warps = blockDim.x / kWarp;
+    const Team team(args.layer.head_dim, warp, shared_address(addresses));
     // Queries, then KV tiles, then a ring for each warp.
-    auto *kv_tiles = reinterpret_cast<KvTile *>(
-        memory + decode_query_bytes(Method::kStripCount * 16, Method::kColumns));
+    auto *kv_tiles =
+        reinterpret_cast<KvTile *>(memory + decode_query_bytes(team.head_dim(), Method::kColumns));
     uint8_t *rings = reinterpret_cast<uint8_t *>(kv_tiles + n_warps * kWarpKvTiles);
     const uint32_t ring_bytes =
         decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes, args.own_bytes);
@@ -221,7 +222,8 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         Arrivals::open(shared_address(barriers + 2 * warp));
     __syncwarp();
     KvTile *mine = kv_tiles + warp * kWarpKvTiles;
-    Ring ring(shared_address(mine), shared_address(rings + warp * ring_bytes), args, arrivals);
+    Ring<Team> ring(shared_address(mine), shared_address(rings + warp * ring_bytes), args, arrivals,
+                    team);
 #pragma unroll 1
     for (uint32_t index = blockIdx.x; read_item(args, index, &item); index += gridDim.x) {
         const WorkTile work_tile = work_tile_of(args, item, Method::kColumns);
@@ -229,7 +231,7 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         const uint32_t n_tokens = n_history + (item.new_in_blocks ? item.n_new : 0u);
         // Queries come first: after the copies of pages they would be late.
         load_queries<Method>(args, work_tile, item, n_history, reinterpret_cast<__half *>(memory),
-                             columns, warp, n_warps, lane);
+                             columns, warp, n_warps, team.head_dim(), lane);
         Method method;
         uint32_t queries = 0;
         uint32_t turn = 0;
@@ -238,12 +240,12 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         // Method::kLooksUpInLoop.
         const auto look_up = [&] {
             n_mine = find_kv_tiles<Method::kTokenTiles, Method::kSkipsRawPages>(
-                args, item, n_tokens, turn, mine, warp, n_warps, lane);
+                args, item, n_tokens, turn, mine, team, n_warps, lane);
             ring.start(n_mine);
         };
         const auto begin = [&] {
             if (warp == n_warps - 1)
-                read_slots<kStrips>(args, item, slots, lane);
+                read_slots(args, item, team, slots, lane);
             if (threadIdx.x == 0)
                 rules = logit_rules(args, item, n_history, columns);
             __syncthreads();
@@ -270,9 +272,11 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
                 look_up();
         }
         __syncthreads();
-        const WarpResults results(rings, n_warps, work_tile.n_columns, args.layer.head_dim);
-        method.store(results, warp, lane);
-        merge_warps<lane_channels(kStrips)>({&args, columns, work_tile}, item, results, n_warps);
+        const uint32_t n_results = team.readers(n_warps);
+        const WarpResults results(rings, n_results, work_tile.n_columns, args.layer.head_dim);
+        method.store(results.from(team.first_strip() * 16), team.reader(), lane);
+        merge_warps<lane_channels(Team::kMostChannels)>({&args, columns, work_tile}, item, results,
+                                                        n_results);
         Arrivals::fence();
         __syncthreads();
     }

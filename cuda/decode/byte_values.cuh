@@ -249,8 +249,8 @@ __device__ __forceinline__ int32_t sum_of(const ByteWeights &weights) {
 
 // Values of a packed page. A value counts as midpoint - range / 2 + code * step, so that errors of
 // the factors are multiplied by codes measured from their midpoint.
-template <int kBits, int kStrips>
-__device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeights &weights,
+template <int kBits, int kStrips, class Team>
+__device__ __forceinline__ void multiply_byte_values(Ring<Team> &ring, const PageWeights &weights,
                                                      uint32_t ranges, const ByteLane &lane,
                                                      ByteAccumulator<kStrips> &g) {
     constexpr int kEach = kValueChunkBytes / (kBits * 256);
@@ -292,8 +292,9 @@ __device__ __forceinline__ void f16_fragment(uint32_t mine, const ByteLane &lane
 
 // Values of a page at 16 bits: a strip is a chunk. Strips take turns in the registers of the first
 // one, since such pages are few and code for each strip would be a sixth of the kernel.
-template <int kStrips>
-__device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageWeights &weights,
+template <int kStrips, class Team>
+__device__ __forceinline__ void multiply_raw_page_values(Ring<Team> &ring,
+                                                         const PageWeights &weights,
                                                          const ByteLane &lane,
                                                          ByteAccumulator<kStrips> &g) {
     uint32_t b[kPageTiles][2];
@@ -337,8 +338,8 @@ __device__ __forceinline__ float weigh_raw_tile(float (&x)[2], uint32_t first, c
     return weight;
 }
 
-template <int kStrips>
-__device__ __forceinline__ void multiply_raw_tile_values(Ring &ring, const Position &position,
+template <int kStrips, class Team>
+__device__ __forceinline__ void multiply_raw_tile_values(Ring<Team> &ring, const Position &position,
                                                          const ByteLane &lane, uint32_t n_tokens,
                                                          const uint32_t (&b)[2], float weight,
                                                          ByteAccumulator<kStrips> &g) {

@@ -12,6 +12,9 @@ namespace cuda {
 template <int kStrips>
 cudaError_t launch_decode_kernel(const DecodeArgs &args, cudaStream_t stream);
 
+// Pages that teams of warps read, of any head dim of has_teams().
+cudaError_t launch_teams(const DecodeArgs &args, cudaStream_t stream);
+
 }  // namespace cuda
 }  // namespace lk
 

@@ -48,22 +48,6 @@ __device__ __forceinline__ uint4 load_vector(uint32_t address) {
     }
     return load_shared4(address);
 }
-// The channels of stored channels in shared memory, as a permutation of kStrips strips has them.
-template <int kStrips>
-struct Slots {
-    static constexpr uint32_t kBytes = bytes_of_channel(kStrips * 16);
-    // Those for 16-bit pages follow those for packed pages: raw pages lie among packed ones, and
-    // have no permutation.
-    static constexpr uint32_t kRawOffset = kStrips * 16 > 256 ? permutation_bytes(kStrips * 16)
-                                                              : 256;
-    uint32_t address;
-
-    __device__ __forceinline__ uint32_t channel(uint32_t slot) const {
-        return kBytes == 1 ? load_shared_byte(address + slot)
-                           : load_shared_half(address + 2 * slot);
-    }
-};
-
 // Copies of the queries in shared memory, [copy][column tile][channel][8 columns] FP16 numbers: as
 // they are, and divided by 16 for k 8-15 of codes below 8 bits.
 enum QueryCopy : uint32_t { kPlain, kSixteenth };
@@ -159,10 +143,10 @@ template <int kBits, int kCount, int kTiles, DecodeKind kKind>
 class KeyStrips {
   public:
     // metadata: ranges, then minima.
-    template <int kStrips>
+    template <class SlotsOf>
     __device__ __forceinline__ KeyStrips(const Keys &keys, const Queries &queries,
-                                         uint32_t metadata, const Slots<kStrips> &slots,
-                                         uint32_t strip, uint32_t lane)
+                                         uint32_t metadata, const SlotsOf &slots, uint32_t strip,
+                                         uint32_t lane)
         : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
         uint32_t channel[kCount];
 #pragma unroll
@@ -311,6 +295,13 @@ __device__ __forceinline__ LogitScales logit_scales(const Keys &keys, uint32_t e
     if (keys.end8 < kStrips)
         return {kKeyScale<kKind, 4>, 1.0f};
     return {keys.end16 < kStrips ? kKeyScale<kKind, 8> : kKeyScale<kKind, 16>, 1.0f};
+}
+
+// Those of the sums that are weighed: a team's count as logits, since members end with different
+// widths.
+template <class Team, int kStrips, DecodeKind kKind>
+__device__ __forceinline__ LogitScales page_scales(const Keys &keys, uint32_t end2 = kStrips) {
+    return Team::kIsTeam ? LogitScales{1.0f, 1.0f} : logit_scales<kStrips, kKind>(keys, end2);
 }
 
 }  // namespace cuda

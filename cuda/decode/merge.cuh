@@ -23,18 +23,27 @@ struct WorkTile {
     uint32_t head_dim;
 };
 
-// [warp][column][head_dim + kPad] outputs, then [warp][column] row_max and row_sum.
+// [warp or team][column][head_dim + kPad] outputs, then [warp or team][column] row_max and row_sum.
 struct WarpResults {
     float *outputs;
     float *row_maxes;
     float *row_sums;
     uint32_t n_columns;
     uint32_t stride;  // of a column
+    // Does the warp store row_max and row_sum? Of a team the first does, since all have the same.
+    bool has_stats = true;
 
     __device__ WarpResults(void *memory, uint32_t n_warps, uint32_t columns, uint32_t head_dim)
         : outputs(static_cast<float *>(memory)), n_columns(columns), stride(head_dim + kPad) {
         row_maxes = outputs + n_warps * columns * stride;
         row_sums = row_maxes + n_warps * columns;
+    }
+    // The same from a channel on.
+    __device__ __forceinline__ WarpResults from(uint32_t channel) const {
+        WarpResults part = *this;
+        part.outputs += channel;
+        part.has_stats = channel == 0;
+        return part;
     }
 };
 
@@ -58,7 +67,7 @@ __device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g
                 out[s * 16] = fmaf(g.o[s][c][i], g.output_scale, low);
                 out[s * 16 + 8] = fmaf(g.o[s][c][2 + i], g.output_scale, low);
             }
-            if (is_real && lane < 4) {
+            if (is_real && lane < 4 && to.has_stats) {
                 to.row_maxes[warp * to.n_columns + column] = g.row_max[c][i];
                 to.row_sums[warp * to.n_columns + column] = g.row_sum[c][i];
             }
@@ -118,8 +127,7 @@ __device__ __forceinline__ void load_splits(const float *from, uint32_t stride, 
 // A lane adds up its own channels; for the weights, lane i has split i.
 template <bool kGlobal, int kLaneChannels>
 __device__ __forceinline__ Total<kLaneChannels> add_splits(const Splits &splits, uint32_t lane) {
-    // At most a split a lane; many loads in flight are what one thread block needs for wide heads.
-    constexpr uint32_t kBatch = kLaneChannels > 1 ? 32 : 16;
+    constexpr uint32_t kBatch = 16;  // at most a split a lane
     // Loads of distant outputs start before the weights are known. Near outputs are loaded in a
     // loop: code that runs once takes longest to arrive.
     constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
@@ -185,7 +193,7 @@ struct Run {
 // their sums, some 5 us on an H200.
 constexpr uint32_t kMergeFloats = 64 * 1024;
 
-constexpr int lane_channels(int n_strips) { return n_strips > 16 ? 4 : 1; }
+constexpr int lane_channels(uint32_t head_dim) { return head_dim > 256 ? 4 : 1; }
 
 struct Destination {
     const DecodeArgs *args;
@@ -328,11 +336,11 @@ __device__ inline void merge_splits(const Destination &to, const WorkItem &item,
     }
 }
 
-// The results that the warps of the thread block have stored go to the output or to a partial
-// result. Every thread calls.
+// The results that the warps of the thread block, or its teams, have stored go to the output or to
+// a partial result. Every thread calls.
 template <int kLaneChannels>
 __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
-                                   const WarpResults &results, uint32_t n_warps) {
+                                   const WarpResults &results, uint32_t n_results) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_columns = to.work_tile.n_columns;
     const uint32_t head_dim = to.work_tile.head_dim;
@@ -340,7 +348,7 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
     float *partials = to.args->partials + static_cast<uint64_t>(item.first_partial);
     float *row_stats = partials + item.n_splits * values;
     __syncthreads();
-    for (uint32_t i = threadIdx.x / kWarp;; i += n_warps) {
+    for (uint32_t i = threadIdx.x / kWarp;; i += blockDim.x / kWarp) {
         const Run<kLaneChannels> run(i, n_columns, lane);
         if (run.is_beyond(head_dim, lane))
             break;
@@ -350,7 +358,7 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
                                results.row_sums + run.column,
                                n_columns * results.stride,
                                n_columns,
-                               n_warps};
+                               n_results};
         const auto total = add_splits<false, kLaneChannels>(splits, lane);
         const bool is_real = channel < head_dim;
         if (item.n_splits == 1) {

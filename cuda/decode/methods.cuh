@@ -13,9 +13,10 @@
 namespace lk {
 namespace cuda {
 
-template <int kStrips, int kTiles, DecodeKind kKind>
+template <int kStrips, int kTiles, DecodeKind kKind, class OfTeam = OneWarp<kStrips>>
 class ByF16 {
   public:
+    using Team = OfTeam;
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = kTiles * 8;
     static constexpr int kTokenTiles = kPageTiles;
@@ -24,24 +25,25 @@ class ByF16 {
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
     // A query in shared memory, in its copies.
-    static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
-                                                     uint32_t channel, float value) {
-        constexpr uint32_t kCopy = kTiles * kStrips * 16 * 8;
-        __half *to = queries + ((column / 8) * kStrips * 16 + channel) * 8 + column % 8;
-        to[kPlain * kCopy] = __float2half_rn(value);
-        to[kSixteenth * kCopy] = __float2half_rn(value * 0.0625f);
+    static __device__ __forceinline__ void put_query(__half *queries, uint32_t head_dim,
+                                                     uint32_t column, uint32_t channel,
+                                                     float value) {
+        const uint32_t copy = kTiles * head_dim * 8;
+        __half *to = queries + ((column / 8) * head_dim + channel) * 8 + column % 8;
+        to[kPlain * copy] = __float2half_rn(value);
+        to[kSixteenth * copy] = __float2half_rn(value * 0.0625f);
     }
 
     // The rest of a column, once all of its queries are there.
     static __device__ __forceinline__ void end_column(const KvTileTemplate &, __half *, uint32_t,
-                                                      uint32_t) {}
+                                                      uint32_t, uint32_t) {}
 
     __device__ __forceinline__ void clear() { g_.clear(); }
 
-    __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
-                                               const LogitRules &rules, uint32_t n_tokens,
-                                               uint32_t lane) {
-        const Queries queries = {shared_queries, kStrips * 256};
+    __device__ __forceinline__ void accumulate(Ring<Team> &ring, uint32_t shared_queries,
+                                               uint32_t slots, const LogitRules &rules,
+                                               uint32_t n_tokens, uint32_t lane) {
+        const Queries queries = {shared_queries, ring.team().head_dim() * 16};
 #pragma unroll 1
         for (; ring.has_more(); ring.next_kv_tile()) {
             Work<kTiles> work;
@@ -57,14 +59,20 @@ class ByF16 {
                 multiply_raw_values<kStrips, kTiles>(ring, position, lane, n_tokens, weights, g_.o);
                 continue;
             }
-            const Keys keys = read_keys(kv_tile);
-            multiply_keys<kStrips, KeysByF16<kTiles, kKind>>(ring, keys, queries, {slots}, lane,
+            const Keys keys = read_keys<Team>(kv_tile);
+            multiply_keys<kStrips, KeysByF16<kTiles, kKind>>(ring, keys, queries, slots, lane,
                                                              work);
-            const Values values = read_values(kv_tile);
+            Values values = read_values(kv_tile);
             (void)ring.wait();
-            const uint32_t metadata = ring.value_metadata();
-            weigh_packed<kStrips, kTiles, kKind>(keys, values, metadata, position.first_token, lane,
-                                                 rules, work, g_);
+            uint32_t metadata = ring.value_metadata();
+            if (kWidens<kKind> && values.is_f8) {
+                const F16Parameters parameters =
+                    widened({metadata, values.minima_offset}, ring.widened_values(), lane);
+                metadata = parameters.ranges;
+                values.minima_offset = parameters.minima_offset;
+            }
+            weigh_packed<Team, kStrips, kTiles, kKind>(keys, values, metadata, position.first_token,
+                                                       lane, rules, work, g_);
             multiply_f16_values<kStrips, kTiles, kKind>(ring, values, metadata, lane, work, g_);
         }
     }
@@ -78,9 +86,10 @@ class ByF16 {
     Accumulator<kStrips, kTiles> g_;
 };
 
-template <int kStrips, DecodeKind kKind>
+template <int kStrips, DecodeKind kKind, class OfTeam = OneWarp<kStrips>>
 class ByBytes {
   public:
+    using Team = OfTeam;
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 4;
     static constexpr int kTokenTiles = kPageTiles;
@@ -89,24 +98,25 @@ class ByBytes {
     static constexpr int kQueryShift = 0;
 
     // As ByF16 does, but each query column twice: for the two columns of a B fragment of bytes.
-    static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
-                                                     uint32_t channel, float value) {
-        constexpr uint32_t kCopy = kStrips * 16 * 4;
+    static __device__ __forceinline__ void put_query(__half *queries, uint32_t head_dim,
+                                                     uint32_t column, uint32_t channel,
+                                                     float value) {
+        const uint32_t copy = head_dim * 4;
         auto *to = reinterpret_cast<__half2 *>(queries) + channel * 4 + column;
-        to[kPlain * kCopy] = __float2half2_rn(value);
-        to[kSixteenth * kCopy] = __float2half2_rn(value * 0.0625f);
+        to[kPlain * copy] = __float2half2_rn(value);
+        to[kSixteenth * copy] = __float2half2_rn(value * 0.0625f);
     }
 
     static __device__ __forceinline__ void end_column(const KvTileTemplate &, __half *, uint32_t,
-                                                      uint32_t) {}
+                                                      uint32_t, uint32_t) {}
 
     __device__ __forceinline__ void clear() { g_.clear(); }
 
-    __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
-                                               const LogitRules &rules, uint32_t n_tokens,
-                                               uint32_t lane_index) {
+    __device__ __forceinline__ void accumulate(Ring<Team> &ring, uint32_t shared_queries,
+                                               uint32_t slots, const LogitRules &rules,
+                                               uint32_t n_tokens, uint32_t lane_index) {
         const ByteLane lane(lane_index);
-        const Queries queries = {shared_queries, kStrips * 256};
+        const Queries queries = {shared_queries, ring.team().head_dim() * 16};
         const float factor = rules.mask.columns[lane.t()].factor;
 #pragma unroll 1
         for (; ring.has_more(); ring.next_kv_tile()) {
@@ -133,14 +143,14 @@ class ByBytes {
             out[s * 16] = g_.o[s][0] + low;
             out[s * 16 + 8] = g_.o[s][1] + low;
         }
-        if (lane < 4) {
+        if (lane < 4 && to.has_stats) {
             to.row_maxes[warp * to.n_columns + column] = g_.row_max;
             to.row_sums[warp * to.n_columns + column] = g_.row_sum;
         }
     }
 
   private:
-    __device__ __forceinline__ void accumulate_tile(Ring &ring, const Queries &queries,
+    __device__ __forceinline__ void accumulate_tile(Ring<Team> &ring, const Queries &queries,
                                                     const Position &position, const ByteLane &lane,
                                                     const LogitRules &rules, uint32_t n_tokens,
                                                     float factor) {
@@ -153,21 +163,21 @@ class ByBytes {
         multiply_raw_tile_values(ring, position, lane, n_tokens, b, weight, g_);
     }
 
-    __device__ __forceinline__ void accumulate_page(Ring &ring, const Queries &queries,
+    __device__ __forceinline__ void accumulate_page(Ring<Team> &ring, const Queries &queries,
                                                     uint32_t slots, uint32_t kv_tile,
                                                     const Position &position, const ByteLane &lane,
                                                     const LogitRules &rules, float factor) {
         PageWeights weights;
         {
-            const Keys keys = read_keys(kv_tile);
+            const Keys keys = read_keys<Team>(kv_tile);
             Work<1> work;
-            multiply_keys<kStrips, KeysByF16<1, kKind>>(ring, keys, queries, {slots}, lane.lane,
-                                                        work);
+            multiply_keys<kStrips, KeysByF16<1, kKind, true>>(ring, keys, queries, slots, lane.lane,
+                                                              work);
             float x[kPageTiles * 2];
 #pragma unroll
             for (int i = 0; i < kPageTiles * 2; ++i)
                 x[i] = work.s[i / 2][0][i % 2 * 2];
-            const LogitScales scales = logit_scales<kStrips, kKind>(keys);
+            const LogitScales scales = page_scales<Team, kStrips, kKind>(keys);
             const float even = scales.all * factor;
             const float offset =
                 fmaf(work.midpoint[0][0], factor, rules.mask.columns[lane.t()].offset);
@@ -197,13 +207,14 @@ class ByBytes {
     ByteAccumulator<kStrips> g_;
 };
 
-template <int kStrips, DecodeKind kKind>
+template <int kStrips, DecodeKind kKind, class OfTeam = OneWarp<kStrips>>
 class BySplitK {
     static_assert(kSplitKCopies * kSplitKStripBytes * kStrips ==
                       decode_query_bytes(kStrips * 16, 4),
                   "the host sizes shared memory by it");
 
   public:
+    using Team = OfTeam;
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 4;
     static constexpr int kTokenTiles = kTilesOf<kKind>;
@@ -212,17 +223,21 @@ class BySplitK {
     static constexpr bool kLooksUpInLoop = kKind != kDecodeF8By32 && kKind != kDecodeF8Narrow;
     static constexpr int kQueryShift = kParameterShift<kKind>;
 
-    static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
-                                                     uint32_t channel, float value) {
-        queries[split_k_offset<kStrips>(kSplitKChannels, column, channel)] = __float2half_rn(value);
+    static __device__ __forceinline__ void put_query(__half *queries, uint32_t head_dim,
+                                                     uint32_t column, uint32_t channel,
+                                                     float value) {
+        queries[split_k_offset(head_dim, kSplitKChannels, column, channel)] =
+            __float2half_rn(value);
     }
     static __device__ __forceinline__ void end_column(const KvTileTemplate &page, __half *queries,
-                                                      uint32_t column, uint32_t lane) {
+                                                      uint32_t head_dim, uint32_t column,
+                                                      uint32_t lane) {
         __syncwarp();
         const auto *fixed = reinterpret_cast<const uint8_t *>(page.permutation);
-        arrange_split_k<kStrips>(
-            queries, queries, page.kv_tile.end4 * 16, page.kv_tile.n_shared,
-            [&](uint32_t slot) { return fixed ? fixed[slot] : slot; }, column, lane);
+        arrange_split_k(
+            {0, head_dim, page.kv_tile.end4 * 16u, page.kv_tile.n_shared}, queries, queries,
+            [&](uint32_t slot) { return fixed ? load_channel(fixed, head_dim, slot) : slot; },
+            column, lane);
     }
 
     __device__ __forceinline__ void clear() {
@@ -230,11 +245,12 @@ class BySplitK {
         value_group_strips_ = 255;
     }
 
-    __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
-                                               const LogitRules &rules, uint32_t n_tokens,
-                                               uint32_t lane_index) {
+    __device__ __forceinline__ void accumulate(Ring<Team> &ring, uint32_t shared_queries,
+                                               uint32_t slots, const LogitRules &rules,
+                                               uint32_t n_tokens, uint32_t lane_index) {
         const ByteLane lane(lane_index);
-        const Queries queries = {shared_queries, kStrips * kSplitKStripBytes};
+        const Queries queries = {shared_queries + ring.team().first_strip() * kSplitKStripBytes,
+                                 ring.team().head_dim() / 16 * kSplitKStripBytes};
 #pragma unroll 1
         for (; ring.has_more(); ring.next_kv_tile()) {
             const uint32_t kv_tile = ring.kv_tile();
@@ -273,14 +289,14 @@ class BySplitK {
             out[s * 16] = fmaf(o[0] + o[1], g_.output_scale, low);
             out[s * 16 + 8] = fmaf(o[2] + o[3], g_.output_scale, low);
         }
-        if (lane < to.n_columns) {
+        if (lane < to.n_columns && to.has_stats) {
             to.row_maxes[warp * to.n_columns + column] = g_.row_max;
             to.row_sums[warp * to.n_columns + column] = g_.row_sum;
         }
     }
 
   private:
-    __device__ __forceinline__ void accumulate_tile(Ring &ring, const Queries &queries,
+    __device__ __forceinline__ void accumulate_tile(Ring<Team> &ring, const Queries &queries,
                                                     const Position &position, const ByteLane &lane,
                                                     const LogitRules &rules, uint32_t n_tokens) {
         const uint32_t first = position.first_token + position.tile * 16u;
@@ -295,7 +311,7 @@ class BySplitK {
         accumulate_raw_split_k(ring, position, lane, n_tokens, x, g_);
     }
 
-    __device__ __forceinline__ void accumulate_page(Ring &ring, const Queries &queries,
+    __device__ __forceinline__ void accumulate_page(Ring<Team> &ring, const Queries &queries,
                                                     uint32_t slots, uint32_t kv_tile,
                                                     const Position &position, const ByteLane &lane,
                                                     const LogitRules &rules) {
@@ -304,20 +320,14 @@ class BySplitK {
         uint32_t metadata = ring.value_metadata();
         Work<1, kTokenTiles> work;
         {
-            const Keys keys = read_keys(kv_tile);
-            Queries arranged = queries;
-            if (kHasAllFormats<kKind> && keys.has_own_order && keys.end16 < kStrips) {
-                (void)ring.wait();
-                if (keys.permutation_offset)
-                    slots = ring.key_metadata() + keys.permutation_offset;
-                arranged.address = arrange_own_split_k<kStrips>(
-                    keys, queries.address, ring.own_queries(), slots, lane.lane);
-            }
-            multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, {slots}, lane.lane,
+            const Keys keys = read_keys<Team>(kv_tile);
+            const Queries arranged =
+                queries_of_page<kStrips, kKind>(ring, keys, queries, slots, lane.lane);
+            multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, slots, lane.lane,
                                                         work);
             float x[kTokenTiles * 2];
-            finish_split_k<kStrips, kKind>(keys, kv_tile, work, position.first_token, lane, rules,
-                                           x);
+            finish_split_k<Team, kStrips, kKind>(keys, kv_tile, work, position.first_token, lane,
+                                                 rules, x);
             if (kWidens<kKind> && read_values(kv_tile).is_f8) {
                 (void)ring.wait();
                 const Values values = read_values(kv_tile);
@@ -339,7 +349,7 @@ class BySplitK {
 
     // Logits to weights, which are 1 / the returned scale of what they stand for. Where FP16 ranges
     // are large, weights stay below 1.
-    __device__ __forceinline__ float make_weights(const Ring &ring, const Values &values,
+    __device__ __forceinline__ float make_weights(const Ring<Team> &ring, const Values &values,
                                                   uint32_t metadata, const ByteLane &lane,
                                                   const float (&x)[kTokenTiles * 2],
                                                   uint32_t (&pairs)[kTokenTiles]) {
@@ -350,7 +360,7 @@ class BySplitK {
         bool is_large = false;
         if (!kHasF8<kKind>) {
             (void)ring.wait();
-            is_large = has_large_ranges<kKind>(values, metadata, lane.lane);
+            is_large = ring.team().any(has_large_ranges<kKind>(values, metadata, lane.lane));
         }
         const float scale = is_large ? 1.0f : kSplitKScale<kKind>;
         const float parameter_scale = values.bits < 16 ? kParameterScale<kKind> : 1.0f;

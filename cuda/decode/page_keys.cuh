@@ -10,15 +10,16 @@ namespace lk {
 namespace cuda {
 
 // The types that multiply strips: kCount strips of kBits, and a strip with shared slots.
-template <int kColumnTiles, DecodeKind kOfKind>
+template <int kColumnTiles, DecodeKind kOfKind, bool kOfRepeats = false>
 struct KeysByF16 {
     static constexpr int kTiles = kColumnTiles;
     static constexpr int kTokenTiles = kTilesOf<kOfKind>;
     static constexpr DecodeKind kKind = kOfKind;
+    static constexpr bool kRepeatsColumns = kOfRepeats;  // columns 2h and 2h + 1 are the same
     template <int kBits, int kCount>
     using Strips = KeyStrips<kBits, kCount, kTiles, kKind>;
-    template <int kStrips>
-    using SharedStrip = SharedKeyStrip<kStrips, kTiles, kKind>;
+    template <class SlotsOf>
+    using SharedStrip = SharedKeyStrip<SlotsOf, kTiles, kKind>;
     static constexpr bool kHasBytes = true;      // strips of 8 bits
     static constexpr uint32_t kSlotsOfPair = 2;  // that need such a strip
 };
@@ -29,9 +30,9 @@ using WorkOf = Work<By::kTiles, By::kTokenTiles>;
 // A chunk of packed keys goes through the widths that it holds. Strips [strip, end) are of kBits,
 // as far as the chunk has them: two at a time, which keeps more products in flight, then a last
 // one.
-template <int kBits, class By, int kStrips>
+template <int kBits, class By, class SlotsOf>
 __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &queries,
-                                               uint32_t metadata, const Slots<kStrips> &slots,
+                                               uint32_t metadata, const SlotsOf &slots,
                                                uint32_t end, uint32_t lane, uint32_t chunk_end,
                                                uint32_t &strip, uint32_t &words, WorkOf<By> &work) {
     constexpr int kCount = kBits <= 4 && By::kTiles == 1 ? 2 : 1;
@@ -51,15 +52,16 @@ __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &
 }
 
 // The first strips of the 2-bit plane, where slots are shared in a way that takes more.
-template <class By, int kStrips>
+template <class By, class SlotsOf>
 __device__ __forceinline__ void multiply_shared(const Keys &keys, const Queries &queries,
-                                                uint32_t metadata, const Slots<kStrips> &slots,
+                                                uint32_t metadata, const SlotsOf &slots,
                                                 uint32_t lane, uint32_t chunk_end, uint32_t &strip,
                                                 uint32_t &words, WorkOf<By> &work) {
-    using Strip = typename By::template SharedStrip<kStrips>;
+    using Strip = typename By::template SharedStrip<SlotsOf>;
 #pragma unroll 1
-    for (; strip >= keys.end4 && (strip - keys.end4) * 16 < By::kSlotsOfPair * keys.n_shared &&
-           words < chunk_end;
+    for (; strip >= keys.end4 &&
+           (strip - keys.end4 + keys.plane2_strips) * 16 < By::kSlotsOfPair * keys.n_shared &&
+           (!SlotsOf::kIsTeam || strip < kTeamStrips) && words < chunk_end;
          ++strip, words += kStripBytes<2, By::kTokenTiles>)
         Strip(keys, queries, metadata, slots, strip, lane)
             .multiply(work, words + lane * kLaneBytes<2, By::kTokenTiles>);
@@ -86,22 +88,54 @@ __device__ __forceinline__ void scale_to_1(WorkOf<By> &work) {
             work.s[t][0][i] *= t / 2 % 2 ? 2.0f * kEven : kEven;
 }
 
-// Keys of a packed page.
-template <int kStrips, class By>
-__device__ __forceinline__ void multiply_keys(Ring &ring, Keys keys, const Queries &queries,
-                                              Slots<kStrips> slots, uint32_t lane,
-                                              WorkOf<By> &work) {
+// A member's sums of a page become those of its team, as logits but for the columns' factors.
+template <int kStrips, class By, class Team>
+__device__ __forceinline__ void add_up_keys(Ring<Team> &ring, const Keys &keys, uint32_t end2,
+                                            uint32_t lane, WorkOf<By> &work) {
+    constexpr int kEach = By::kRepeatsColumns ? 2 : 4;
+    constexpr int kSums = By::kTokenTiles * kEach;
+    // Rows 8-15 of the minima are of groups, too.
+    constexpr int kLows = kHasAllFormats<By::kKind> ? 4 : kEach / 2;
+    const LogitScales scales = logit_scales<kStrips, By::kKind>(keys, end2);
+    work.scale(scales.all, scales.all * scales.odd);
+    if (kHasBitKeys<By::kKind>)
+#pragma unroll
+        for (int t = 0; t < By::kTokenTiles; ++t)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                work.s[t][0][i] *= t / 2 % 2 ? scales.second : 1.0f;
+#pragma unroll
+    for (int c = 0; c < By::kTiles; ++c)
+        ring.template add_up<kSums + kLows>(lane, [&](int i) -> float & {
+            return i < kSums ? work.s[i / kEach][c][i % kEach * (4 / kEach)]
+                             : work.midpoint[c][i - kSums];
+        });
+}
+
+// Keys of a packed page. order: shared, the channels of stored channels.
+template <int kStrips, class By, class Team>
+__device__ __forceinline__ void multiply_keys(Ring<Team> &ring, Keys keys, const Queries &queries,
+                                              uint32_t order, uint32_t lane, WorkOf<By> &work) {
     constexpr DecodeKind kKind = By::kKind;
     uint32_t metadata = ring.key_metadata();
     const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;
+    auto slots = ring.team().slots(order);
+    if constexpr (Team::kIsTeam && kHasAllFormats<kKind>)
+        if (keys.has_own_order)
+            slots.first = keys.plane2_strips;  // see arrange_own_split_k()
     if (keys.permutation_offset)
         slots.address = metadata + keys.permutation_offset;
-    else if (keys.end16 == kStrips)
-        slots.address += Slots<kStrips>::kRawOffset;
+    else if (Team::kIsTeam ? keys.is_raw_page : keys.end16 == kStrips)
+        slots.address += slots.raw_offset();
     if (kWidens<kKind> && keys.is_f8) {
         (void)ring.wait();
+        uint32_t n_bytes = 2 * keys.minima_offset;
+        if (Team::kIsTeam && kHasAllFormats<kKind>)
+            n_bytes = keys.permutation_offset
+                          ? keys.permutation_offset
+                          : load_shared_half(ring.kv_tile() + kKeyMetadataBytesOffset);
         const F16Parameters parameters =
-            widened({metadata, keys.minima_offset}, ring.widened_keys(), lane);
+            widened({metadata, keys.minima_offset}, ring.widened_keys(), n_bytes, lane);
         metadata = parameters.ranges;
         keys.minima_offset = parameters.minima_offset;
     }
@@ -143,6 +177,9 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, Keys keys, const Queri
                 multiply_width<1, By>(keys, queries, metadata, slots, kStrips, lane, end, strip,
                                       words, work);
         }
+        if constexpr (Team::kIsTeam)
+            if (strip == kStrips)
+                add_up_keys<kStrips, By>(ring, keys, end2, lane, work);
         ring.next();
         if (strip == kStrips)
             return;
@@ -150,15 +187,15 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, Keys keys, const Queri
 }
 
 // Keys of a tile of a raw block.
-template <int kStrips, int kTiles>
-__device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &queries, uint32_t lane,
-                                                  float (&s)[kTiles][4]) {
+template <int kStrips, int kTiles, class Team>
+__device__ __forceinline__ void multiply_raw_keys(Ring<Team> &ring, const Queries &queries,
+                                                  uint32_t lane, float (&s)[kTiles][4]) {
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
             s[c][i] = 0;
-    uint32_t row = queries.address + (lane & 15u) * 16;
+    uint32_t row = queries.address + ring.team().first_strip() * 256 + (lane & 15u) * 16;
     uint32_t strip = 0;
 #pragma unroll 1
     while (true) {
@@ -176,6 +213,10 @@ __device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &que
             }
             multiply_f16_tile(s, load_shared4(words), b);
         }
+        if constexpr (Team::kIsTeam)
+            if (strip == kStrips)
+                ring.template add_up<kTiles * 4>(lane,
+                                                 [&](int i) -> float & { return s[i / 4][i % 4]; });
         ring.next();
         if (strip == kStrips)
             return;

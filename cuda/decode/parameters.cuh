@@ -36,6 +36,9 @@ constexpr bool kHasAllFormats = reads_all_formats(kKind);
 // Tiles of 16 tokens of a packed page.
 template <DecodeKind kKind>
 constexpr int kTilesOf = decode_page_tokens(kKind) / 16;
+// Kinds with values of 1 bit.
+template <DecodeKind kKind>
+constexpr bool kHasBitValues = kHasAnyGroups<kKind> || kKind == kDecodeF8Plain;
 // Kinds with keys of 1 bit.
 template <DecodeKind kKind>
 constexpr bool kHasBitKeys = has_bit_keys(kKind);
@@ -77,10 +80,15 @@ static __device__ __noinline__ void widen_parameters(uint32_t from, uint32_t to,
     }
     __syncwarp();
 }
+// n_bytes: of ranges, minima, and what is to follow them.
+__device__ __forceinline__ F16Parameters widened(const F16Parameters &f8, uint32_t to,
+                                                 uint32_t n_bytes, uint32_t lane) {
+    widen_parameters(f8.ranges, to, n_bytes, lane);
+    return {to, 2 * f8.minima_offset};
+}
 __device__ __forceinline__ F16Parameters widened(const F16Parameters &f8, uint32_t to,
                                                  uint32_t lane) {
-    widen_parameters(f8.ranges, to, 2 * f8.minima_offset, lane);
-    return {to, 2 * f8.minima_offset};
+    return widened(f8, to, 2 * f8.minima_offset, lane);
 }
 
 // Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of FP16

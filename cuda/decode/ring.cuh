@@ -8,9 +8,7 @@
 #ifndef LK_CUDA_DECODE_RING_CUH
 #define LK_CUDA_DECODE_RING_CUH
 
-#include "cuda/fragment.cuh"
-#include "cuda/kv_tile.h"
-#include "cuda/launch.h"
+#include "cuda/decode/team.cuh"
 
 namespace lk {
 namespace cuda {
@@ -72,17 +70,19 @@ __device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &bloc
 // The warp's KV tiles of an item from its own index `turn` on: every n_warps-th one is. Returns
 // how many there are, at most kWarpKvTiles. A raw block counts as kRowTiles of them. The ring does
 // not copy pages at 16 bits among packed ones where kSkipsRawPages is true.
-template <uint32_t kRowTiles, bool kSkipsRawPages>
+template <uint32_t kRowTiles, bool kSkipsRawPages, class Team>
 __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
                                          uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
-                                         uint32_t warp, uint32_t n_warps, uint32_t lane) {
+                                         const Team &team, uint32_t n_warps, uint32_t lane) {
+    const uint32_t n_readers = team.readers(n_warps);
     const uint32_t n_raw = kRowTiles * (item.raw_count[0] + item.raw_count[1]);
     const uint32_t n_kv_tiles = n_raw + item.packed_count;
-    const uint32_t first = warp + turn * n_warps;
+    const uint32_t first = team.reader() + turn * n_readers;
     const uint32_t n_mine =
-        first < n_kv_tiles ? min((n_kv_tiles - first + n_warps - 1) / n_warps, kWarpKvTiles) : 0;
+        first < n_kv_tiles ? min((n_kv_tiles - first + n_readers - 1) / n_readers, kWarpKvTiles)
+                           : 0;
     if (lane < n_mine) {
-        const uint32_t index = first + lane * n_warps;
+        const uint32_t index = first + lane * n_readers;
         const KvTileSource source = find_kv_tile<kRowTiles>(args, item, index);
         const uint32_t tile = (index - item.packed_count) % kRowTiles;
         const bool is_raw = index >= item.packed_count;
@@ -96,6 +96,7 @@ __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem 
             kv_tile.side[0].bytes = kv_tile.side[1].bytes = 0;
             kv_tile.is_raw = kRawPage;
         }
+        team.take_part(&kv_tile);
         kv_tiles[lane] = kv_tile;
     }
     __syncwarp();
@@ -136,11 +137,14 @@ class Arrivals {
     __device__ __forceinline__ void copy(uint32_t slot, uint32_t to, uint64_t from,
                                          uint32_t bytes) const {
         if (lane_ == 0 && bytes)
-            asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                "[%0],[%1],%2,[%3];" ::"r"(to),
-                "l"(from), "r"(bytes), "r"(barriers_ + slot * 8)
-                : "memory");
+            start(slot, to, from, bytes);
+    }
+    // kCount parts, a lane each.
+    template <uint32_t kCount, class PartOf>
+    __device__ __forceinline__ void copy_parts(uint32_t slot, PartOf part_of) const {
+        const MetadataPart part = part_of(lane_);
+        if (lane_ < kCount && part.bytes)
+            start(slot, part.to, part.from, part.bytes);
     }
     // Many short runs, which the copying unit would take one after the other: 512 bytes each, by
     // lanes.
@@ -166,6 +170,15 @@ class Arrivals {
     __device__ __forceinline__ uint32_t lane() const { return lane_; }
 
   private:
+    __device__ __forceinline__ void start(uint32_t slot, uint32_t to, uint64_t from,
+                                          uint32_t bytes) const {
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+            "[%0],[%1],%2,[%3];" ::"r"(to),
+            "l"(from), "r"(bytes), "r"(barriers_ + slot * 8)
+            : "memory");
+    }
+
     const uint32_t barriers_;
     const uint32_t lane_;
 };
@@ -184,6 +197,14 @@ class Arrivals {
 #pragma unroll 2
         for (uint32_t at = lane_ * 16; at < bytes; at += kWarp * 16)
             copy_async(to + at, source + at);
+    }
+    template <uint32_t kCount, class PartOf>
+    __device__ __forceinline__ void copy_parts(uint32_t slot, PartOf part_of) const {
+#pragma unroll 1
+        for (uint32_t i = 0; i < kCount; ++i) {
+            const MetadataPart part = part_of(i);
+            copy(slot, part.to, part.from, part.bytes);
+        }
     }
     __device__ __forceinline__ void copy_runs(uint32_t to, uint64_t from, uint32_t stride,
                                               uint32_t n) const {
@@ -213,9 +234,33 @@ struct RingPlaces {
     uint32_t memory;  // two slots of kChunkBytes, then the metadata of keys
     uint32_t value_metadata;
 };
+// How the metadata of a side, `bytes` in all, are copied: at once, or the parts of a team's member.
+struct CopyMetadata {
+    __device__ __forceinline__ void operator()(const Arrivals &arrivals, uint32_t slot, uint32_t to,
+                                               uint32_t side_address, bool, uint32_t bytes) const {
+        arrivals.copy(slot, to, load_shared_address(side_address + 8), bytes);
+    }
+};
+template <class Team>
+struct CopyPartsOfMetadata {
+    const Team &team;
+
+    __device__ __forceinline__ void operator()(const Arrivals &arrivals, uint32_t slot, uint32_t to,
+                                               uint32_t side_address, bool is_values,
+                                               uint32_t bytes) const {
+        if (!bytes)
+            return;
+        const uint64_t from = load_shared_address(side_address + 8);
+        arrivals.template copy_parts<Team::kMetadataParts>(slot, [&](uint32_t i) {
+            return is_values ? team.value_metadata(side_address - 32, to, from, bytes, i)
+                             : team.key_metadata(side_address, to, from, bytes, i);
+        });
+    }
+};
 // Start the next copy; everything is uniform in the warp.
+template <class Copy>
 __device__ __forceinline__ RingState issued_copy(RingState state, const RingPlaces &places,
-                                                 const Arrivals &arrivals) {
+                                                 const Arrivals &arrivals, const Copy &copy) {
     const uint32_t slot = state.issued >> 1 & 1u;
     const bool is_values = state.issued & 1u;
     // Tiles of 16-bit blocks may lie after the last token.
@@ -245,8 +290,9 @@ __device__ __forceinline__ RingState issued_copy(RingState state, const RingPlac
         const uint32_t metadata_bytes = state.offset ? 0 : sizes >> 16;
         arrivals.expect(slot, bytes + metadata_bytes);
         if (!state.offset)
-            arrivals.copy(slot, is_values ? places.value_metadata : places.memory + 2 * kChunkBytes,
-                          load_shared_address(state.side_address + 8), metadata_bytes);
+            copy(arrivals, slot,
+                 is_values ? places.value_metadata : places.memory + 2 * kChunkBytes,
+                 state.side_address, is_values, metadata_bytes);
         arrivals.copy(slot, to, payload + state.offset, bytes);
     }
     arrivals.close();
@@ -261,17 +307,19 @@ __device__ __forceinline__ RingState issued_copy(RingState state, const RingPlac
 // The same out of line, for places that need its code more than once in a page.
 static __device__ __noinline__ RingState issued_copy_apart(RingState state, RingPlaces places,
                                                            uint32_t barriers, uint32_t lane) {
-    return issued_copy(state, places, Arrivals(barriers, lane));
+    return issued_copy(state, places, Arrivals(barriers, lane), CopyMetadata{});
 }
 
 // Issues copies in the order in which chunks are used; everything is uniform in the warp.
+template <class Team>
 class Ring {
   public:
     // KV tiles: shared, the warp's. memory: shared, two slots of kChunkBytes, then the metadata of
     // keys, then of values, then what the warp makes of a page: queries in its order, parameters.
     __device__ __forceinline__ Ring(uint32_t kv_tiles, uint32_t memory, const DecodeArgs &args,
-                                    const Arrivals &arrivals)
+                                    const Arrivals &arrivals, const Team &team)
         : arrivals_(arrivals),
+          team_(team),
           kv_tiles_(kv_tiles),
           places_{memory, memory + 2 * kChunkBytes + args.key_metadata_bytes},
           own_(places_.value_metadata + args.value_metadata_bytes),
@@ -310,11 +358,26 @@ class Ring {
         ++used_;
         issue();
     }
-    // The same by code out of line.
+    // The same by code out of line, but for teams, whose copies need more than a ring's state.
     __device__ __forceinline__ void next_apart() {
-        __syncwarp();
-        ++used_;
-        state_ = issued_copy_apart(state_, places_, arrivals_.barriers(), arrivals_.lane());
+        if constexpr (Team::kIsTeam) {
+            next();
+        } else {
+            __syncwarp();
+            ++used_;
+            state_ = issued_copy_apart(state_, places_, arrivals_.barriers(), arrivals_.lane());
+        }
+    }
+    __device__ __forceinline__ const Team &team() const { return team_; }
+    // The sums of a team, by way of the chunk that is used up and not yet copied over.
+    template <int kCount, class At>
+    __device__ __forceinline__ void add_up(uint32_t lane, At at) const {
+        static_assert(kCount * 128 <= kChunkBytes, "all of them fit");
+        team_.template give<kCount>(places_.memory + (used_ & 1u) * kChunkBytes, lane, at);
+        team_.meet();
+        team_.template take_sums<kCount>(lane, at);
+        Arrivals::fence();
+        team_.meet();
     }
     __device__ __forceinline__ uint32_t key_metadata() const {
         return places_.memory + 2 * kChunkBytes;
@@ -327,9 +390,15 @@ class Ring {
     }
 
   private:
-    __device__ __forceinline__ void issue() { state_ = issued_copy(state_, places_, arrivals_); }
+    __device__ __forceinline__ void issue() {
+        if constexpr (Team::kIsTeam)
+            state_ = issued_copy(state_, places_, arrivals_, CopyPartsOfMetadata<Team>{team_});
+        else
+            state_ = issued_copy(state_, places_, arrivals_, CopyMetadata{});
+    }
 
     const Arrivals arrivals_;
+    const Team team_;
     const uint32_t kv_tiles_;
     const RingPlaces places_;
     const uint32_t own_;
@@ -348,6 +417,10 @@ struct Keys {
     uint32_t n_shared;
     bool has_own_order;
     bool is_f8;
+    // Of a member's part of a page: are all channels of the page 16 bits, and see KvTile.
+    bool is_raw_page;
+    uint32_t plane2_strips;
+    uint32_t outlier_strip;
 };
 struct Values {
     uint32_t minima_offset;
@@ -365,8 +438,12 @@ __device__ __forceinline__ Position read_position(uint32_t kv_tile) {
     const uint4 p = load_shared4(kv_tile + 80);
     return {p.x, p.z >> 8 & 0xFFu, (p.z & 0xFFu) != 0};
 }
+template <class Team>
 __device__ __forceinline__ Keys read_keys(uint32_t kv_tile) {
     const uint4 s = load_shared4(kv_tile + 64);
+    const auto own = [&](uint32_t offset) {
+        return Team::kIsTeam ? load_shared_byte(kv_tile + offset) : 0;
+    };
     return {s.y & 0xFFFFu,
             s.x & 0xFFFFu,
             s.y >> 16 & 0xFFu,
@@ -375,7 +452,10 @@ __device__ __forceinline__ Keys read_keys(uint32_t kv_tile) {
             s.z >> 16 & 0xFFu,
             s.w >> 16,
             (s.z >> 8 & kHasOwnOrder) != 0,
-            (s.z >> 8 & kHasF8Keys) != 0};
+            (s.z >> 8 & kHasF8Keys) != 0,
+            (s.z >> 8 & kIsRawPage) != 0,
+            own(kPlane2Offset),
+            own(kPlane2Offset + 3)};
 }
 __device__ __forceinline__ Values read_values(uint32_t kv_tile) {
     const uint4 s = load_shared4(kv_tile + 64);

@@ -37,7 +37,15 @@ __device__ __forceinline__ uint32_t range_offset(const Keys &keys, uint32_t slot
            (slot & 1u);
 }
 
-template <int kStrips, int kTiles, DecodeKind kKind>
+// That of the range which a slot's bit 1 has. A team's member has ranges of its outliers apart.
+template <class SlotsOf>
+__device__ __forceinline__ uint32_t high_range(const SlotsOf &slots, const Keys &keys,
+                                               uint32_t slot, uint32_t n_groups) {
+    return range_offset(keys, high_slot(keys, slot), n_groups) +
+           slots.range_strips(keys, slot < keys.n_shared) * n_groups * 16;
+}
+
+template <class SlotsOf, int kTiles, DecodeKind kKind>
 class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
     using Base = KeyStrips<2, 1, kTiles, kKind>;
     using Base::folded_;
@@ -48,12 +56,12 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
 
   public:
     __device__ __forceinline__ SharedKeyStrip(const Keys &keys, const Queries &queries,
-                                              uint32_t metadata, const Slots<kStrips> &slots,
+                                              uint32_t metadata, const SlotsOf &slots,
                                               uint32_t strip, uint32_t lane)
         : Base(keys, queries, metadata, slots, strip, lane),
           all_queries_(queries),
           slots_(slots),
-          first_((strip - keys.end4) * 16) {}
+          first_((strip - keys.end4 + keys.plane2_strips) * 16) {}
 
     __device__ __forceinline__ void multiply(Work<kTiles> &out, uint32_t words) {
         const uint4 w = load_shared4(words);
@@ -64,19 +72,24 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
                       [&](uint32_t tile) { this->template fold_ranges<false>(tile, out); });
         if (!has_partners)
             return;
-        const uint32_t slot = keys_.end4 * 16 + high_slot(keys_, first_ + (lane_ & 15u));
+        const uint32_t slot = plane_begin() * 16 + high_slot(keys_, first_ + (lane_ & 15u));
         this->load_queries(all_queries_, slots_.channel(slot), 0);
         scale(kOutlierHighFactor);
         uint32_t positions[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const uint32_t k = (lane_ & 3u) * 2 + i % 2 + i / 2 * 8;
-            positions[i] = range_offset(keys_, high_slot(keys_, first_ + k), this->n_groups());
+            positions[i] = high_range(slots_, keys_, first_ + k, this->n_groups());
         }
         multiply_bits(out, w, kBit1, [&](uint32_t tile) { fold_ranges_of(positions, tile); });
     }
 
   private:
+    // The 2-bit plane's first strip, counted from the first strip here: below 0 where members of a
+    // team before this one have strips of the plane.
+    __device__ __forceinline__ uint32_t plane_begin() const {
+        return keys_.end4 - keys_.plane2_strips;
+    }
     __device__ __forceinline__ uint32_t factor_of(uint32_t k, SlotFactor of_partners) const {
         const uint32_t slot = first_ + k;
         return slot < keys_.n_shared       ? of_partners
@@ -125,7 +138,7 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
     }
 
     const Queries &all_queries_;
-    const Slots<kStrips> slots_;
+    const SlotsOf slots_;
     const uint32_t first_;  // slot of the strip, in the plane
 };
 

@@ -14,6 +14,7 @@ namespace cuda {
 template <int kStrips>
 class BySixteen {
   public:
+    using Team = OneWarp<kStrips>;
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 16;
     static constexpr int kTokenTiles = kPageTiles;
@@ -22,18 +23,18 @@ class BySixteen {
     static constexpr int kQueryShift = 0;
 
     // A query in shared memory, [column / 8][channel][column % 8].
-    static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
+    static __device__ __forceinline__ void put_query(__half *queries, uint32_t, uint32_t column,
                                                      uint32_t channel, float value) {
         queries[((column / 8) * kStrips * 16 + channel) * 8 + column % 8] = __float2half_rn(value);
     }
     static __device__ __forceinline__ void end_column(const KvTileTemplate &, __half *, uint32_t,
-                                                      uint32_t) {}
+                                                      uint32_t, uint32_t) {}
 
     __device__ __forceinline__ void clear() { g_.clear(); }
 
-    __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
-                                               const LogitRules &rules, uint32_t n_tokens,
-                                               uint32_t lane) {
+    __device__ __forceinline__ void accumulate(Ring<Team> &ring, uint32_t shared_queries,
+                                               uint32_t slots, const LogitRules &rules,
+                                               uint32_t n_tokens, uint32_t lane) {
         const Queries queries = {shared_queries, kStrips * 256};
 #pragma unroll 1
         for (; ring.has_more(); ring.next_kv_tile()) {
@@ -72,7 +73,7 @@ class BySixteen {
     }
 
   private:
-    __device__ __forceinline__ void accumulate_tile(Ring &ring, const Queries &queries,
+    __device__ __forceinline__ void accumulate_tile(Ring<Team> &ring, const Queries &queries,
                                                     const Position &position, uint32_t lane,
                                                     const LogitRules &rules, uint32_t n_tokens) {
         float s[2][4];
@@ -107,11 +108,11 @@ class BySixteen {
         }
     }
 
-    __device__ __forceinline__ void accumulate_page(Ring &ring, const Queries &queries,
+    __device__ __forceinline__ void accumulate_page(Ring<Team> &ring, const Queries &queries,
                                                     Slots<kStrips> slots, uint32_t kv_tile,
                                                     const Position &position, uint32_t lane,
                                                     const LogitRules &rules) {
-        const Keys keys = read_keys(kv_tile);
+        const Keys keys = read_keys<Team>(kv_tile);
         const Values values = read_values(kv_tile);
         if (keys.permutation_offset)
             slots.address = ring.key_metadata() + keys.permutation_offset;

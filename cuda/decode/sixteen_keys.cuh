@@ -154,8 +154,8 @@ __device__ __forceinline__ void multiply_pass(const Keys &keys, const Queries &q
 }
 
 // Keys of a tile of a raw block: [tokens 0-7, 8-15].
-template <int kStrips>
-__device__ __forceinline__ void multiply_raw_sixteen_keys(Ring &ring, const Queries &queries,
+template <int kStrips, class Team>
+__device__ __forceinline__ void multiply_raw_sixteen_keys(Ring<Team> &ring, const Queries &queries,
                                                           uint32_t lane, float (&s)[2][4]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)

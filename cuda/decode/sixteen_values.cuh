@@ -263,8 +263,8 @@ __device__ __forceinline__ void multiply_sixteen_strips(uint32_t words,
 }
 
 // Values of a packed page.
-template <int kBits, int kStrips>
-__device__ __forceinline__ void multiply_sixteen_values(Ring &ring, uint32_t lane,
+template <int kBits, int kStrips, class Team>
+__device__ __forceinline__ void multiply_sixteen_values(Ring<Team> &ring, uint32_t lane,
                                                         const SixteenWeights &weights,
                                                         float (&o)[kStrips][2][4]) {
     constexpr int kEach = kValueChunkBytes / (kBits * 256);
@@ -313,9 +313,10 @@ __device__ __forceinline__ void weigh_raw_sixteen(const Position &position, uint
 }
 
 // Values of a tile of a raw block.
-template <int kStrips>
-__device__ __forceinline__ void multiply_raw_sixteen_values(Ring &ring, const Position &position,
-                                                            uint32_t lane, uint32_t n_tokens,
+template <int kStrips, class Team>
+__device__ __forceinline__ void multiply_raw_sixteen_values(Ring<Team> &ring,
+                                                            const Position &position, uint32_t lane,
+                                                            uint32_t n_tokens,
                                                             const uint32_t (&a)[4],
                                                             float (&o)[kStrips][2][4]) {
     const uint32_t token = position.first_token + position.tile * 16u + (lane & 3u) * 2;

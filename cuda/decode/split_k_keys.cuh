@@ -23,58 +23,94 @@ constexpr uint32_t kSplitKCopies = 4;
 constexpr uint32_t kSplitKStripBytes = kWarp * 4;
 
 // The offset of element k of a column in a copy, in FP16 numbers.
-template <int kStrips>
-__device__ __forceinline__ uint32_t split_k_offset(SplitKCopy copy, uint32_t column, uint32_t k) {
+__device__ __forceinline__ uint32_t split_k_offset(uint32_t head_dim, SplitKCopy copy,
+                                                   uint32_t column, uint32_t k) {
     const uint32_t split_k = column * 2 + (k >> 3 & 1u);
-    return ((copy * kStrips + (k >> 4)) * kWarp + split_k * 4 + (k >> 1 & 3u)) * 2 + (k & 1u);
+    return ((copy * (head_dim / 16) + (k >> 4)) * kWarp + split_k * 4 + (k >> 1 & 3u)) * 2 +
+           (k & 1u);
 }
 
-// The copies in the order of slots, from that in the order of channels. first: slot of the 2-bit
-// plane, of which the first 2 n_shared are shared.
-template <int kStrips, class ChannelOf>
-__device__ __forceinline__ void arrange_split_k(const __half *channels, __half *copies,
-                                                uint32_t first, uint32_t n_shared,
-                                                ChannelOf channel_of, uint32_t column,
-                                                uint32_t lane) {
+// The copies of slots [begin, begin + n_slots), in their order, from that in the order of channels.
+struct SplitKSlots {
+    uint32_t begin;
+    uint32_t n_slots;
+    uint32_t plane;  // slot of the 2-bit plane, of which the first 2 n_shared are shared
+    uint32_t n_shared;
+};
+template <class ChannelOf>
+__device__ __forceinline__ void arrange_split_k(const SplitKSlots &slots, const __half *channels,
+                                                __half *copies, ChannelOf channel_of,
+                                                uint32_t column, uint32_t lane) {
+    const uint32_t n_shared = slots.n_shared;
     const uint32_t end_of_highs = (n_shared + 15u) & ~15u;
+    // Those of the plane have the first place of their copy.
+    const uint32_t first_high = max(slots.begin, slots.plane);
     const auto put = [&](SplitKCopy copy, uint32_t slot, float value) {
-        copies[split_k_offset<kStrips>(copy, column, slot)] = __float2half_rn(value);
+        copies[split_k_offset(slots.n_slots, copy, column, slot)] = __float2half_rn(value);
     };
-    const auto down = [](uint32_t slot) { return slot & 8u ? 0.0625f : 1.0f; };
+    const auto query_of = [&](uint32_t slot) {
+        return __half2float(channels[split_k_offset(0, kSplitKChannels, column, channel_of(slot))]);
+    };
 #pragma unroll
-    for (uint32_t slot = lane; slot < kStrips * 16; slot += kWarp) {
-        const float q = __half2float(
-            channels[split_k_offset<kStrips>(kSplitKChannels, column, channel_of(slot))]);
-        const uint32_t i = slot - first;  // in the plane, if it is not below 0
-        const bool is_partner = slot >= first && i < n_shared;
-        const bool is_outlier = slot >= first && i >= n_shared && i < 2 * n_shared;
+    for (uint32_t i = lane; i < slots.n_slots; i += kWarp) {
+        const uint32_t slot = slots.begin + i;
+        const float q = query_of(slot);
+        const float down = slot & 8u ? 0.0625f : 1.0f;
+        const uint32_t of_plane = slot - slots.plane;  // if it is not below 0
+        const bool is_partner = slot >= slots.plane && of_plane < n_shared;
+        const bool is_outlier = slot >= slots.plane && !is_partner && of_plane < 2 * n_shared;
         const float step = is_partner ? 3.0f : is_outlier ? 3.0f / 7.0f : 1.0f;
-        put(kSplitKSlots, slot, q);
-        put(kSplitKSteps, slot, q * step * down(slot));
-        if (is_outlier)
-            put(kSplitKHighs, i - n_shared, q * (6.0f / 7.0f) * down(i - n_shared));
-        if (slot >= first && !is_partner && i < end_of_highs)
-            put(kSplitKHighs, i, q * step * down(slot));
+        put(kSplitKSlots, i, q);
+        put(kSplitKSteps, i, q * step * down);
+        if (is_partner)
+            put(kSplitKHighs, slot - first_high, query_of(slot + n_shared) * (6.0f / 7.0f) * down);
+        else if (slot >= slots.plane && of_plane < end_of_highs)
+            put(kSplitKHighs, slot - first_high, q * step * down);
     }
 }
 
-// The copies of a page with an order of its own, for one warp: those after the first. slots:
-// shared, the channels of its stored channels. Returns where the copies would begin.
-template <int kStrips>
-__device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t queries,
-                                                     uint32_t own_queries, uint32_t slots,
+// The copies of a page with an order of its own, for one warp: those after the first, of its
+// strips. order: shared, the channels of the page's stored channels. Returns where the copies would
+// begin.
+template <int kStrips, bool kIsTeam>
+__device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t first_strip,
+                                                     uint32_t of_channel, uint32_t queries,
+                                                     uint32_t own_queries, uint32_t order,
                                                      uint32_t lane) {
     const uint32_t copies = own_queries - kStrips * kSplitKStripBytes;
     const auto *from = static_cast<const __half *>(__cvta_shared_to_generic(queries));
     auto *to = static_cast<__half *>(__cvta_shared_to_generic(copies));
+    const uint32_t plane = first_strip + keys.end4 - (kIsTeam ? keys.plane2_strips : 0);
+    const SplitKSlots slots = {first_strip * 16, kStrips * 16, plane * 16, keys.n_shared};
     __syncwarp();
 #pragma unroll 1
     for (uint32_t column = 0; column < 4; ++column)
-        arrange_split_k<kStrips>(
-            from, to, keys.end4 * 16, keys.n_shared,
-            [&](uint32_t slot) { return load_shared_byte(slots + slot); }, column, lane);
+        arrange_split_k(
+            slots, from, to,
+            [&](uint32_t slot) {
+                return of_channel == 1 ? load_shared_byte(order + slot)
+                                       : load_shared_half(order + slot * 2);
+            },
+            column, lane);
     __syncwarp();
     return copies;
+}
+// The queries of a page: those of its head, or of its own order.
+template <int kStrips, DecodeKind kKind, class Team>
+__device__ __forceinline__ Queries queries_of_page(const Ring<Team> &ring, const Keys &keys,
+                                                   const Queries &queries, uint32_t order,
+                                                   uint32_t lane) {
+    const bool is_raw = Team::kIsTeam ? keys.is_raw_page : keys.end16 == kStrips;
+    if (!kHasAllFormats<kKind> || !keys.has_own_order || is_raw)
+        return queries;
+    (void)ring.wait();
+    if (keys.permutation_offset)
+        order = ring.key_metadata() + keys.permutation_offset;
+    const uint32_t first = ring.team().first_strip();
+    return {arrange_own_split_k<kStrips, Team::kIsTeam>(
+                keys, first, bytes_of_channel(ring.team().head_dim()),
+                queries.address - first * kSplitKStripBytes, ring.own_queries(), order, lane),
+            kStrips * kSplitKStripBytes};
 }
 
 struct SplitKQuery {
@@ -128,12 +164,14 @@ class SplitKKeyStrips {
     static constexpr int kTokenTiles = kTilesOf<kKind>;
     using PageWork = Work<1, kTokenTiles>;
 
-    template <int kStrips>
+    template <class SlotsOf>
     __device__ __forceinline__ SplitKKeyStrips(const Keys &keys, const Queries &queries,
-                                               uint32_t metadata, const Slots<kStrips> &,
-                                               uint32_t strip, uint32_t lane)
+                                               uint32_t metadata, const SlotsOf &, uint32_t strip,
+                                               uint32_t lane)
         : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
-        const bool is_raw = kBits == 16 && keys.end16 * kSplitKStripBytes == queries.tile_bytes;
+        const bool is_raw = kBits == 16 && (SlotsOf::kIsTeam ? keys.is_raw_page
+                                                             : keys.end16 * kSplitKStripBytes ==
+                                                                   queries.tile_bytes);
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
             plain_[n] =
@@ -233,7 +271,7 @@ class SplitKKeyStrips {
 };
 
 // A strip with partners, see decode/shared_keys.cuh.
-template <DecodeKind kKind>
+template <class SlotsOf, DecodeKind kKind>
 class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
     using Base = SplitKKeyStrips<2, 1, kKind>;
     using Base::folded_;
@@ -245,13 +283,13 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
     using typename Base::PageWork;
 
   public:
-    template <int kStrips>
     __device__ __forceinline__ SharedSplitKStrip(const Keys &keys, const Queries &queries,
-                                                 uint32_t metadata, const Slots<kStrips> &slots,
+                                                 uint32_t metadata, const SlotsOf &slots,
                                                  uint32_t strip, uint32_t lane)
         : Base(keys, queries, metadata, slots, strip, lane),
           all_queries_(queries),
-          first_((strip - keys.end4) * 16) {}
+          slots_(slots),
+          first_((strip - keys.end4 + keys.plane2_strips) * 16) {}
 
     __device__ __forceinline__ void multiply(PageWork &out, uint32_t words) {
         const uint4 w = load_vector<2, Base::kTokenTiles>(words);
@@ -260,11 +298,11 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
             return split_k_ranges<kKind>(this->parameters(0, group), lane_);
         });
         queries_[0] = split_k_query(
-            load_split_k(all_queries_, kSplitKHighs, strip_ - keys_.end4, lane_), lane_);
+            load_split_k(all_queries_, kSplitKHighs, first_ / 16 - slots_.first_strip(), lane_),
+            lane_);
         const uint32_t slot = first_ + (lane_ & 3u) * 2 + (lane_ & 4u) * 2;
-        const uint32_t positions[2] = {
-            range_offset(keys_, high_slot(keys_, slot), this->n_groups()),
-            range_offset(keys_, high_slot(keys_, slot + 1), this->n_groups())};
+        const uint32_t positions[2] = {high_range(slots_, keys_, slot, this->n_groups()),
+                                       high_range(slots_, keys_, slot + 1, this->n_groups())};
         multiply_bits(out, w, kBit1, [&](uint32_t group) {
             return load_two_ranges<kKind>(metadata_ + group * Base::kParameters, positions[0],
                                           positions[1]);
@@ -285,6 +323,7 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
     }
 
     const Queries &all_queries_;
+    const SlotsOf slots_;
     const uint32_t first_;  // slot of the strip, in the plane
 };
 
@@ -293,17 +332,18 @@ struct KeysBySplitK {
     static constexpr int kTiles = 1;
     static constexpr int kTokenTiles = kTilesOf<kOfKind>;
     static constexpr DecodeKind kKind = kOfKind;
+    static constexpr bool kRepeatsColumns = false;
     template <int kBits, int kCount>
     using Strips = SplitKKeyStrips<kBits, kCount, kKind>;
-    template <int>
-    using SharedStrip = SharedSplitKStrip<kKind>;
+    template <class SlotsOf>
+    using SharedStrip = SharedSplitKStrip<SlotsOf, kKind>;
     static constexpr bool kHasBytes = kKind != kDecodeF8Narrow;
     static constexpr uint32_t kSlotsOfPair = 1;
 };
 
 // Keys of a tile of a raw block: logits of tokens g and g + 8, but for their factor.
-template <int kStrips>
-__device__ __forceinline__ void multiply_raw_split_k_keys(Ring &ring, const Queries &queries,
+template <int kStrips, class Team>
+__device__ __forceinline__ void multiply_raw_split_k_keys(Ring<Team> &ring, const Queries &queries,
                                                           uint32_t lane, float (&x)[2]) {
     float s[1][4] = {};
     uint32_t strip = 0;
@@ -318,6 +358,9 @@ __device__ __forceinline__ void multiply_raw_split_k_keys(Ring &ring, const Quer
             const uint32_t b[1][2] = {{q.b0, q.b1}};
             multiply_f16_tile(s, load_shared4(words), b);
         }
+        if constexpr (Team::kIsTeam)
+            if (strip == kStrips)
+                ring.template add_up<4>(lane, [&](int i) -> float & { return s[0][i]; });
         ring.next();
         if (strip == kStrips)
             break;

@@ -102,7 +102,7 @@ __device__ __forceinline__ void finish_page_apart(float (&x)[kCount], const Logi
 }
 
 // Products of a packed page become logits.
-template <int kStrips, DecodeKind kKind>
+template <class Team, int kStrips, DecodeKind kKind>
 __device__ __forceinline__ void finish_split_k(const Keys &keys, uint32_t kv_tile,
                                                const Work<1, kTilesOf<kKind>> &work,
                                                uint32_t first_token, const ByteLane &lane,
@@ -111,7 +111,7 @@ __device__ __forceinline__ void finish_split_k(const Keys &keys, uint32_t kv_til
     constexpr int kTokenTiles = kTilesOf<kKind>;
     const uint32_t end2 =
         kHasBitKeys<kKind> ? load_shared_byte(kv_tile + kEnd2Offset) : uint32_t{kStrips};
-    const LogitScales scales = logit_scales<kStrips, kKind>(keys, end2);
+    const LogitScales scales = page_scales<Team, kStrips, kKind>(keys, end2);
     const Column &column = rules.mask.columns[lane.t()];
     const float even = column.factor * scales.all;
     const float odd = even * scales.odd;
@@ -212,10 +212,13 @@ __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kTilesOf<
 }
 
 // Values of a packed page.
-template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ void multiply_split_k_values(
-    Ring &ring, const Values &values, uint32_t metadata, const uint32_t (&pairs)[kTilesOf<kKind>],
-    const ByteLane &lane, Work<1, kTilesOf<kKind>> &work, SplitKAccumulator<kStrips, kKind> &g) {
+template <int kStrips, DecodeKind kKind, class Team>
+__device__ __forceinline__ void multiply_split_k_values(Ring<Team> &ring, const Values &values,
+                                                        uint32_t metadata,
+                                                        const uint32_t (&pairs)[kTilesOf<kKind>],
+                                                        const ByteLane &lane,
+                                                        Work<1, kTilesOf<kKind>> &work,
+                                                        SplitKAccumulator<kStrips, kKind> &g) {
     constexpr int kTokenTiles = kTilesOf<kKind>;
     constexpr uint32_t kTileBytes = 16 * kParameterBytes<kKind>;
     spread_split_k<kKind>(pairs, values.bits, lane, work);
@@ -231,8 +234,8 @@ __device__ __forceinline__ void multiply_split_k_values(
 }
 
 // Values of a tile of a raw block; x: its logits.
-template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ void accumulate_raw_split_k(Ring &ring, const Position &position,
+template <int kStrips, DecodeKind kKind, class Team>
+__device__ __forceinline__ void accumulate_raw_split_k(Ring<Team> &ring, const Position &position,
                                                        const ByteLane &lane, uint32_t n_tokens,
                                                        const float (&x)[2],
                                                        SplitKAccumulator<kStrips, kKind> &g) {

@@ -55,7 +55,7 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
 
 // Weights times the ranges, and times the factors of the codes' positions; their sum times -1/2
 // joins the midpoints.
-template <int kStrips, int kTiles>
+template <bool kHasBit, int kStrips, int kTiles>
 __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t lane,
                                             Work<kTiles> &work, Accumulator<kStrips, kTiles> &g) {
     const int upper = values.bits == 8 ? 0 : 4;  // bits that codes of k 8-15 lie higher
@@ -64,7 +64,8 @@ __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metad
     for (int t = 0; t < kPageTiles; ++t) {
         const uint2 r = load_ranges<kDecodePlain>(metadata, t * 16 + (lane & 3u) * 4);
         const int position = bit_position(values.bits, t);
-        const uint32_t r0 = t % 2 == 0 ? r.x : multiply_f16(r.x, powers_of_two(-position));
+        const bool is_first = t % 2 == 0 && (t / 2 % 2 == 0 || !kHasBit);
+        const uint32_t r0 = is_first ? r.x : multiply_f16(r.x, powers_of_two(-position));
         const uint32_t r1 = multiply_f16(r.y, powers_of_two(-position - upper));
         // The same the other way, for the sum.
         const uint32_t a0 = powers_of_two(position);
@@ -171,15 +172,16 @@ struct Width {
 };
 
 // Values of a packed page, to which fold(group) folds ranges into the weights.
-template <int kStrips, int kTiles, DecodeKind kKind, class Fold>
-__device__ __forceinline__ void multiply_values(Ring &ring, const Values &values, uint32_t lane,
+template <int kStrips, int kTiles, DecodeKind kKind, class Fold, class Team>
+__device__ __forceinline__ void multiply_values(Ring<Team> &ring, const Values &values,
+                                                uint32_t lane,
                                                 const Work<kTiles, kTilesOf<kKind>> &work,
                                                 float (&o)[kStrips][kTiles][4], Fold fold) {
     constexpr int kTokenTiles = kTilesOf<kKind>;
     constexpr uint32_t kMore = kPageTiles / kTokenTiles;  // strips of shorter pages
     static_assert(kValueChunkBytes == 4096, "16 bits of strips");
     constexpr bool kHasWideValues = kKind != kDecodeF8Narrow;  // of 4 and 8 bits
-    constexpr bool kHasBit = kHasAnyGroups<kKind> && kTokenTiles > 2;
+    constexpr bool kHasBit = kHasBitValues<kKind> && kTokenTiles > 2;
     const uint32_t each = values.bits == 1   ? 16 * kMore
                           : values.bits == 2 ? 8 * kMore
                           : values.bits == 4 ? 4 * kMore
@@ -217,8 +219,8 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
 }
 
 // The same, through FP16 products.
-template <int kStrips, int kTiles, DecodeKind kKind>
-__device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &values,
+template <int kStrips, int kTiles, DecodeKind kKind, class Team>
+__device__ __forceinline__ void multiply_f16_values(Ring<Team> &ring, const Values &values,
                                                     uint32_t metadata, uint32_t lane,
                                                     Work<kTiles> &work,
                                                     Accumulator<kStrips, kTiles> &g) {
@@ -229,7 +231,7 @@ __device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &va
         });
     } else {
         multiply_values<kStrips, kTiles, kKind>(ring, values, lane, work, g.o, [&](uint32_t) {
-            fold_ranges<kStrips, kTiles>(values, metadata, lane, work, g);
+            fold_ranges<kHasBitValues<kKind>>(values, metadata, lane, work, g);
         });
     }
 }
@@ -240,8 +242,8 @@ __device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, u
 }
 
 // Values of a tile of a raw block.
-template <int kStrips, int kTiles>
-__device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &position,
+template <int kStrips, int kTiles, class Team>
+__device__ __forceinline__ void multiply_raw_values(Ring<Team> &ring, const Position &position,
                                                     uint32_t lane, uint32_t n_tokens,
                                                     const uint32_t (&b)[kTiles][2],
                                                     float (&o)[kStrips][kTiles][4]) {

@@ -179,12 +179,12 @@ __device__ __forceinline__ float highest_of_page(const Work<kTiles> &work, int c
 }
 
 // Logits of a packed page to weights: row_max is raised first.
-template <int kStrips, int kTiles, DecodeKind kKind>
+template <class Team, int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &values,
                                              uint32_t metadata, uint32_t first_token, uint32_t lane,
                                              const LogitRules &rules, Work<kTiles> &work,
                                              Accumulator<kStrips, kTiles> &g) {
-    const LogitScales scales = logit_scales<kStrips, kKind>(keys);
+    const LogitScales scales = page_scales<Team, kStrips, kKind>(keys);
     const bool is_masked = rules.mask.hides(first_token, first_token + 128);
     const bool finishes = is_masked || rules.cap > 0;
     float factor[kTiles][2], offset[kTiles][2], row_max[kTiles][2], odd = scales.odd;

@@ -344,7 +344,7 @@ void check_shape(const DecodeArgs &args) {
                 n_blocks * args.n_warps <=
                     decode_warps(args.layer.head_dim, args.tile_columns, args.kind));
     assert_true(n_blocks * decode_shared_bytes(
-                               args.layer.head_dim, args.tile_columns, args.n_warps,
+                               args.layer.head_dim, args.tile_columns, args.kind, args.n_warps,
                                decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes,
                                                  args.own_bytes)) <=
                 kSharedBytes);

@@ -1,6 +1,6 @@
 // Attention on the GPU against the reference: the grids of the CPU, each case twice with the same
 // bits. --full takes more seeds; --sanitizer takes short cases in allocations of their own, for
-// compute-sanitizer.
+// compute-sanitizer; --group PATTERN takes the groups of cases with such a name.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>
@@ -54,11 +54,18 @@ void short_pages_match_reference(void **) { check_shapes(short_page_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 void wide_items_match_reference(void **) { check_shapes(wide_item_cases()); }
 void plain_f8_pages_match_reference(void **) { check_shapes(plain_f8_cases()); }
-// The sanitizer has some of the fast kernel and of the general one.
+// The sanitizer has some.
 void wide_heads_match_reference(void **) {
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
     comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
+    comparison.finish();
+}
+void wide_groups_match_reference(void **) {
+    CudaDevice cuda(kind());
+    Comparison comparison(cuda.device());
+    comparison.check(every_case(wide_group_cases(), g_sanitizer ? 5 : 1));
+    comparison.check(every_case(wide_format_cases(), g_sanitizer ? 13 : 1));
     comparison.finish();
 }
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
@@ -81,6 +88,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; ++i) {
         g_full = g_full || std::strcmp(argv[i], "--full") == 0;
         g_sanitizer = g_sanitizer || std::strcmp(argv[i], "--sanitizer") == 0;
+        if (std::strcmp(argv[i], "--group") == 0 && i + 1 < argc)
+            cmocka_set_test_filter(argv[++i]);
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
@@ -90,6 +99,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(plain_f8_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
+        cmocka_unit_test(wide_groups_match_reference),
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),

@@ -480,62 +480,6 @@ std::vector<Case> plain_f8_cases() {
     return all;
 }
 
-std::vector<Case> wide_cases() {
-    struct Keys {
-        uint32_t bits, boosted, n_shared, ordered, stepped;
-    };
-    std::vector<Case> all;
-    uint32_t turns[9] = {};
-    for (const uint32_t head_dim : {512u, 320u})
-        for (const Keys &keys : {Keys{2, 128, 0, 0, 0}, Keys{16, 0, 0, 0, 0}, Keys{2, 0, 0, 0, 0},
-                                 Keys{4, 0, 0, 0, 0}, Keys{8, 0, 0, 0, 0}, Keys{2, 32, 13, 1, 0},
-                                 Keys{2, 0, 21, 0, 0}, Keys{2, 0, 0, 0, 1}, Keys{2, 64, 0, 1, 0}})
-            for (const uint32_t value_bits : {2u, 4u, 16u, 1u, 8u}) {
-                Case c;
-                c.head_dim = head_dim;
-                c.n_kv_heads = next_of({1, 2}, turns);
-                c.group = next_of({8, 16, 4, 1, 8, 5, 24}, turns + 1);
-                c.key_bits = keys.bits;
-                c.boosted = keys.boosted;
-                c.n_shared = keys.n_shared;
-                c.ordered = keys.ordered;
-                c.stepped = keys.stepped;
-                c.value_bits = value_bits;
-                // Most as kitty-pro, whose pages have one group.
-                c.key_group = next_of({0, 0, 0, 64, 0, 16}, turns + 2);
-                c.value_group = next_of({0, 0, 0, 64, 0, 128}, turns + 2);
-                c.f8 = next_of({0, 0, 0, 0, 1}, turns + 3);
-                c.n_new = next_of({1, 1, 2, 1, 70, 3}, turns + 4);
-                c.raw_between = next_of({0, 0, 1}, turns + 5);
-                c.centers = next_of({1, 0}, turns + 6);
-                c.scales = next_of({0, 0, 1, 1}, turns + 7);
-                c.soft_cap = turns[0] % 11 == 3 ? 5.0f : 0.0f;
-                c.window = turns[0] % 13 == 5 ? 130 : 0;
-                c.packed_pages = next_of({3, 4, 17, 2}, turns + 8);
-                c.tail_tokens = 19;
-                all.push_back(c);
-            }
-    return all;
-}
-
-std::vector<Case> many_split_cases() {
-    std::vector<Case> all;
-    for (const uint32_t value_bits : {2u, 16u}) {
-        Case c;
-        c.head_dim = 512;
-        c.n_kv_heads = 1;
-        c.group = 8;
-        c.key_bits = value_bits;
-        c.boosted = value_bits == 2 ? 128 : 0;
-        c.value_bits = value_bits;
-        c.packed_pages = 150;
-        c.tail_tokens = 19;
-        c.sinks = 1;
-        all.push_back(c);
-    }
-    return all;
-}
-
 std::vector<Case> mixed_cases() {
     std::vector<Case> all;
     uint32_t turn = 0;

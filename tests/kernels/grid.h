@@ -47,6 +47,13 @@ std::vector<Case> plain_f8_cases();
 // Head dims above 256: kinds of pages as above.
 std::vector<Case> wide_cases();
 
+// Wide heads under FP8 parameters: in groups of 32, with outliers whose partners are among other
+// 128 channels, and in one group.
+std::vector<Case> wide_group_cases();
+
+// Wide heads with several groups in a page and every width, as grouped_cases() and mixed_cases().
+std::vector<Case> wide_format_cases();
+
 // Values of another dim than keys, wider and narrower ones, under every kind of page.
 std::vector<Case> value_dim_cases();
 

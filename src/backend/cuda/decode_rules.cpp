@@ -16,7 +16,7 @@ constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
 constexpr uint32_t kItemBytes = 131072;  // that a thread block reads while an item begins and ends
 constexpr uint32_t kPageBytes = 10300;   // that a page of 128 tokens costs besides its own
 // Of a thread block's shared memory, in addition to decode_shared_bytes().
-constexpr uint32_t static_bytes(uint32_t head_dim) { return head_dim > 256 ? 4096 : 2048; }
+constexpr uint32_t static_bytes(uint32_t head_dim) { return head_dim > 128 ? 4096 : 2048; }
 
 uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
@@ -26,11 +26,15 @@ uint32_t packed_bytes(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(payload_bytes(shape) + metadata_bytes(shape));
 }
 
-// Native keys but for strips of 1 bit, which kernels of split-k columns read, too.
-bool is_native_with_bits(const FormatInfo &info) {
+// Native formats, and two more: keys with strips of 1 bit, which kernels of split-k columns read,
+// and values with many groups, of which each warp of a team has its share.
+bool is_readable(const FormatInfo &info) {
     FormatInfo wider = info;
-    wider.strips[kPlane1] = 0;
-    return !info.is_value && info.page_tokens == LK_MAX_PAGE_TOKENS && is_native_format(wider);
+    if (!info.is_value && info.page_tokens == LK_MAX_PAGE_TOKENS)
+        wider.strips[kPlane1] = 0;
+    if (info.is_value && has_teams(info.head_dim))
+        wider.n_groups = static_cast<uint16_t>(info.n_groups * kTeamChannels / info.head_dim);
+    return is_native_format(wider);
 }
 
 // The kinds of kernels that can read all formats of a layer.
@@ -42,6 +46,7 @@ struct PossibleKinds {
     bool f8_by_32 = true;
     bool f8_narrow = true;
     bool f8_wide = true;
+    bool fits_teams = true;  // groups of values end where the channels of a team's warps do
     bool f8 = true;
     bool f16 = true;
     uint32_t page_tokens = LK_MAX_PAGE_TOKENS;  // of packed pages, which a cache has of one length
@@ -51,7 +56,7 @@ struct PossibleKinds {
 
     void add(const PageFormat &format) {
         const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-        if (!is_native_format(info) && !is_native_with_bits(info))
+        if (!is_readable(info))
             native = plain = f8_plain = f8_by_32 = f8_narrow = f8_wide = f8 = f16 = false;
         permutes = permutes || info.permutes;
         shares_slots = shares_slots || info.n_shared;
@@ -72,6 +77,9 @@ struct PossibleKinds {
         f8_wide =
             f8_wide && is_f8 && (info.group % 32 == 0 || info.n_groups == 1) && !info.permutes;
         f8_narrow = f8_narrow && f8_wide && !has_wide;
+        fits_teams =
+            fits_teams && (!info.is_value || info.n_groups == 1 ||
+                           info.group % kTeamChannels == 0 || kTeamChannels % info.group == 0);
         f8 = f8 && is_f8;
         f16 = f16 && !is_f8;
     }
@@ -87,20 +95,22 @@ struct PossibleKinds {
             return !native || !has_short_pages(head_dim) ? kDecodeNone
                    : page_tokens == 64                   ? kDecodeF16Pages64
                                                          : kDecodeF16Pages32;
-        if (!has_all_kinds(head_dim))
-            return plain ? kDecodePlain : kDecodeNone;
+        if (has_teams(head_dim) && !fits_teams)
+            return kDecodeNone;
         if (bit_keys)
             return native ? kDecodeF16 : kDecodeNone;
+        const bool has_f8 = has_plain_f8(head_dim) || has_teams(head_dim);
         const bool has_special = has_special_f8(head_dim);
-        const bool has_split = has_split_k(head_dim, kDecodeF8Wide);
-        return plain                                   ? kDecodePlain
-               : f8_plain && has_plain_f8(head_dim)    ? kDecodeF8Plain
-               : f8_by_32 && has_special               ? kDecodeF8By32
-               : f8_narrow && has_split && has_special ? kDecodeF8Narrow
-               : f8_wide && has_split                  ? kDecodeF8Wide
-               : f8                                    ? kDecodeF8
-               : f16                                   ? kDecodeF16
-                                                       : kDecodeNone;
+        const bool has_narrow = has_special && !has_teams(head_dim);
+        const bool has_split = has_teams(head_dim) || has_split_k(head_dim, kDecodeF8Wide);
+        return plain                                  ? kDecodePlain
+               : f8_plain && has_f8                   ? kDecodeF8Plain
+               : f8_by_32 && has_special              ? kDecodeF8By32
+               : f8_narrow && has_split && has_narrow ? kDecodeF8Narrow
+               : f8_wide && has_split                 ? kDecodeF8Wide
+               : f8                                   ? kDecodeF8
+               : f16                                  ? kDecodeF16
+                                                      : kDecodeNone;
     }
 };
 
@@ -153,11 +163,13 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add_more_formats();
         layer.page_bytes = page_bytes[0] + page_bytes[1];
         layer.kind = differs || layer.is_uneven ? kDecodeNone : kinds.fastest(view.head_dim);
+        share_metadata(kinds.shares_slots, kinds.permutes, &layer);
         layer.is_narrow =
             layer.kind == kDecodePlain && kinds.narrow && has_narrow_wide_items(view.head_dim);
         const bool has_orders = kinds.permutes || (more.n_formats && kinds.shares_slots);
         if (has_orders && reads_all_formats(layer.kind))
-            layer.own_bytes = decode_own_query_bytes(view.head_dim);
+            layer.own_bytes =
+                decode_own_query_bytes(view.head_dim) / decode_team(view.head_dim, 4, layer.kind);
         if (widens_parameters(layer.kind) && !kinds.f16)
             layer.own_bytes +=
                 decode_widened_bytes(layer.key_metadata_bytes, layer.value_metadata_bytes);
@@ -166,19 +178,37 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
     return true;
 }
 
+// A warp of a team has the metadata of its part of a page; those of plain values are not cut, nor
+// those of keys where single warps read them too, nor permutations under kinds of all formats.
+void DecodeRules::share_metadata(bool shares_slots, bool permutes, Layer *layer) {
+    const uint32_t team = decode_team(layer->head_dim, 4, layer->kind);
+    layer->key_metadata_bytes /= team;
+    if (team == 1 || layer->kind == kDecodePlain || layer->kind == kDecodeF8Plain)
+        return;
+    // Of a group of values.
+    const uint32_t group_bytes = (layer->kind == kDecodeF16 ? 4 : 2) * LK_MAX_PAGE_TOKENS;
+    layer->value_metadata_bytes = std::max(layer->value_metadata_bytes / team, group_bytes);
+    layer->key_metadata_bytes += shares_slots ? decode_outlier_bytes(layer->kind) : 0;
+    layer->key_metadata_bytes += permutes ? permutation_bytes(layer->head_dim) : 0;
+}
+
 uint32_t DecodeRules::tile_columns(const Layer &of, uint32_t n_columns) {
     const bool has_wide = has_wide_items(of.head_dim);
-    const bool needs_eight = n_columns > 4 || !has_split_k(of.head_dim, of.kind);
+    const bool is_team = has_teams(of.head_dim);
+    const bool needs_eight = n_columns > 4 || !(is_team || has_split_k(of.head_dim, of.kind));
     if (of.kind == kDecodeF8By32)
-        return has_wide && needs_eight ? 8 : 4;
+        return needs_eight && (has_wide || is_team) ? 8 : 4;
+    if (of.kind == kDecodeF8Plain && is_team)
+        return n_columns <= 4 ? 4 : 8;
     if (of.kind != kDecodePlain)
         return 4;
-    if (!has_all_kinds(of.head_dim))
-        return 8;
     return n_columns <= 4 ? 4 : n_columns <= 8 || !has_wide ? 8 : 16;
 }
 
 uint32_t DecodeRules::kind_of(const Layer &of, uint32_t columns) {
+    // Teams have no kernel of four columns for groups of 32 alone.
+    if (of.kind == kDecodeF8By32 && columns == 4 && has_teams(of.head_dim))
+        return kDecodeF8Wide;
     return of.is_narrow && columns > 8 ? kDecodePlainNarrow : of.kind;
 }
 
@@ -193,25 +223,26 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
     const DecodeShape blocks =
         decode_shape(of.head_dim, columns, kind_of(of, columns), n_work_tiles >= n_sms_);
     return {n_sms_ * blocks.n_blocks,
-            warps(of, columns, blocks),
+            warps(of, columns, blocks) / decode_team(of.head_dim, columns, of.kind),
             columns,
             kItemBytes,
             false,
             kPageBytes * decode_page_tokens(of.kind) / LK_MAX_PAGE_TOKENS};
 }
 
-// The warps of a thread block for which registers and shared memory suffice.
+// The warps of a thread block for which registers and shared memory suffice, in whole teams.
 uint32_t DecodeRules::warps(const Layer &of, uint32_t columns, const DecodeShape &blocks) const {
     const uint32_t shared_bytes = shared_bytes_ / blocks.n_blocks - static_bytes(of.head_dim);
     const uint32_t ring_bytes =
         decode_ring_bytes(of.key_metadata_bytes, of.value_metadata_bytes, of.own_bytes);
+    const uint32_t team = decode_team(of.head_dim, columns, of.kind);
     uint32_t n_warps = blocks.n_warps;
     if (shared_bytes_ <= kSmallSharedBytes)
         n_warps = std::min(n_warps, kSmallSharedWarps / blocks.n_blocks);
     while (n_warps > 1 &&
-           decode_shared_bytes(of.head_dim, columns, n_warps, ring_bytes) > shared_bytes)
+           decode_shared_bytes(of.head_dim, columns, of.kind, n_warps, ring_bytes) > shared_bytes)
         --n_warps;
-    return n_warps;
+    return std::max(n_warps - n_warps % team, team);
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
@@ -222,7 +253,8 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
 
 void DecodeRules::fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args) const {
     const Layer &of = layers_[layer];
-    args->n_warps = split.shape.n_readers;
+    args->n_warps =
+        split.shape.n_readers * decode_team(of.head_dim, split.shape.tile_columns, of.kind);
     args->n_blocks = split.shape.n_workers;
     args->tile_columns = split.shape.tile_columns;
     args->own_bytes = of.own_bytes;

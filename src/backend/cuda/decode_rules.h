@@ -46,6 +46,8 @@ class DecodeRules final : public gpu::SplitRules {
         bool is_narrow;  // items of 16 columns are of kDecodePlainNarrow
     };
 
+    static void share_metadata(bool shares_slots, bool permutes, Layer *layer);
+
     // Query columns of a work item at most, where a KV head has n_columns.
     static uint32_t tile_columns(const Layer &of, uint32_t n_columns);
     static uint32_t kind_of(const Layer &of, uint32_t columns);
