@@ -1,5 +1,5 @@
 // Attention by Vulkan against the reference. --full takes the whole grid, --mask takes features of
-// the device away.
+// the device away, --only runs one test.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>
@@ -83,6 +83,7 @@ void pipelines_are_few(void **) {
 int main(int argc, char **argv) {
     g_full = has_argument(argc, argv, "--full");
     g_mask = mask_of_arguments(argc, argv);
+    cmocka_set_test_filter(text_of_argument(argc, argv, "--only"));
     test_device();
     const CMUnitTest tests[] = {
         cmocka_unit_test(common_shapes_match_reference),

@@ -36,7 +36,9 @@ static void close_device(void) {
 vulkan_host *test_device(void) {
     if (g_host.device)
         return &g_host;
-    const vulkan_host_options options = {.on_message = test_message};
+    const char *const index = getenv("LOWKEY_VULKAN_DEVICE");
+    const vulkan_host_options options = {
+        .device_index = index ? (uint32_t)strtoul(index, NULL, 10) : 0, .on_message = test_message};
     const vulkan_failure failure = vulkan_host_open(&options, &g_host);
     if (failure) {
         printf("skipped: %s\n", failure);

@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-// Opened once. Ends the program as skipped, with the reason, when there is none.
+// Opened once: the first device, or number LOWKEY_VULKAN_DEVICE of the environment. Ends the
+// program as skipped, with the reason, when there is none.
 vulkan_host *test_device(void);
 // Ends the program when a call failed.
 void test_check(vulkan_failure failure);

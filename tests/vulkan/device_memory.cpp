@@ -93,12 +93,11 @@ VulkanDevice::VulkanDevice(uint32_t mask) {
 VulkanDevice::~VulkanDevice() { lk::backend_close(lk::default_allocator(), backend_); }
 
 uint32_t mask_of_arguments(int argc, char **argv) {
+    const char *const names = text_of_argument(argc, argv, "--mask");
     uint32_t mask = 0;
-    for (int i = 1; i + 1 < argc; ++i)
-        if (std::strcmp(argv[i], "--mask") == 0)
-            for (const MaskName &entry : kMaskNames)
-                if (std::strstr(argv[i + 1], entry.name) != nullptr)
-                    mask |= entry.bit;
+    for (const MaskName &entry : kMaskNames)
+        if (names && std::strstr(names, entry.name))
+            mask |= entry.bit;
     return mask;
 }
 
@@ -107,4 +106,11 @@ bool has_argument(int argc, char **argv, const char *name) {
         if (std::strcmp(argv[i], name) == 0)
             return true;
     return false;
+}
+
+const char *text_of_argument(int argc, char **argv, const char *name) {
+    for (int i = 1; i + 1 < argc; ++i)
+        if (std::strcmp(argv[i], name) == 0)
+            return argv[i + 1];
+    return nullptr;
 }

@@ -48,5 +48,7 @@ class VulkanDevice {
 // "--mask no-float16,no-subgroup" of a program's arguments as LK_VULKAN_NO_* bits.
 uint32_t mask_of_arguments(int argc, char **argv);
 bool has_argument(int argc, char **argv, const char *name);
+// What follows an argument, or null.
+const char *text_of_argument(int argc, char **argv, const char *name);
 
 #endif

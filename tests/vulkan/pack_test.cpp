@@ -1,10 +1,13 @@
 // Packing, dequantizing and appending by Vulkan against the written-out codec: the same bytes,
-// every one. --full takes all shapes, --short few, --mask takes features of the device away.
+// every one. --full takes all shapes, --short few, --mask takes features of the device away, --only
+// runs one test, --part I/N every N-th of its shapes, beginning at I (from 0).
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
+#include <cstdio>
 
 extern "C" {
 #include <cmocka.h>
@@ -19,11 +22,13 @@ namespace {
 uint32_t g_mask = 0;
 // Coprime to the numbers of values of all axes, so that all of them occur.
 size_t g_every = 7;
+size_t g_part = 0;
+size_t g_n_parts = 1;
 
 void packing_equals_codec(void **) {
     VulkanDevice vulkan(g_mask);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 0; i < cases.size(); i += g_every) {
+    for (size_t i = g_part * g_every; i < cases.size(); i += g_n_parts * g_every) {
         current_case() = describe(cases[i]);
         check_packing(cases[i], vulkan.device());
     }
@@ -58,7 +63,7 @@ void centered_appending_rounds_and_counts(void **) {
 void long_steps_pack_whole_blocks(void **) {
     VulkanDevice vulkan(g_mask);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 0; i < cases.size(); i += 3 * g_every) {
+    for (size_t i = 3 * g_part * g_every; i < cases.size(); i += 3 * g_n_parts * g_every) {
         current_case() = describe(cases[i]);
         check_append_pages(cases[i], static_cast<uint32_t>(i), vulkan.device());
     }
@@ -88,6 +93,10 @@ int main(int argc, char **argv) {
     if (has_argument(argc, argv, "--short"))
         g_every = 23;
     g_mask = mask_of_arguments(argc, argv);
+    const char *const part = text_of_argument(argc, argv, "--part");
+    if (part && std::sscanf(part, "%zu/%zu", &g_part, &g_n_parts) != 2)
+        return 2;
+    cmocka_set_test_filter(text_of_argument(argc, argv, "--only"));
     test_device();
     const CMUnitTest tests[] = {
         cmocka_unit_test(packing_equals_codec),
