@@ -215,14 +215,18 @@ void Scene::measure_page(uint32_t used, ScenePage *page) {
         const bool is_also_value = case_.latent && channel < case_.output_dim();
         float &reach = page->reach[channel];
         const StoredChannel stored(kind.layout, page->payload.data(), page->metadata.data(), slot);
+        const uint32_t bits = stored.bits();
+        Parameters p = {};
         for (uint32_t t = 0; t < used; ++t) {
-            const float value = std::fabs(stored.value(t));
+            if (bits < 16 && (kind.layout.axis == Axis::kToken || t % kind.layout.group == 0))
+                p = stored.parameters(t);
+            const float value = std::fabs(
+                bits < 16 ? dequantize(stored.code(t), p.range, p.minimum, bits) : stored.value(t));
             highest = std::max(highest, value);
             value_max_ = is_also_value ? std::max(value_max_, value) : value_max_;
             reach = std::max(reach, value);
-            if (stored.bits() == 16)
+            if (bits == 16)
                 continue;
-            const Parameters p = stored.parameters(t);
             range = std::max(range, p.range);
             reach = std::max(reach, std::fabs(p.minimum) + p.range);
         }

@@ -15,7 +15,7 @@ namespace cli {
 namespace {
 
 // What the paper keeps as it is: the first token, and what does not fill a flush of its window.
-constexpr std::uint32_t kSinkTokens = 1;
+constexpr std::uint32_t kShiftSinkTokens = 1;
 constexpr std::uint32_t kFlushTokens = 128;
 constexpr std::uint64_t kNumberBytes = 4;  // of a group: a step and a zero of 16 bits
 
@@ -145,8 +145,8 @@ llama::PromptChange make_change(const llama::Config &c, std::vector<std::uint32_
                                 ShiftMode mode) {
     return [c, widths = std::move(widths), mode](std::uint32_t layer, std::uint32_t n_tokens,
                                                  float *k, float *v) {
-        const std::uint32_t n_flushed = (n_tokens - kSinkTokens) / kFlushTokens * kFlushTokens;
-        const std::size_t first = std::size_t{kSinkTokens} * c.n_kv_heads;
+        const std::uint32_t n_flushed = (n_tokens - kShiftSinkTokens) / kFlushTokens * kFlushTokens;
+        const std::size_t first = std::size_t{kShiftSinkTokens} * c.n_kv_heads;
         const std::size_t n_groups = std::size_t{n_flushed} * c.n_kv_heads;
         for (float *values : {k, v})
             for (std::size_t g = first; g < first + n_groups; ++g)

@@ -13,6 +13,7 @@ namespace cpu {
 namespace {
 
 constexpr double kNaN = __builtin_nan("");
+constexpr uint32_t kAtOnce = 4;  // channels or tokens whose products are added in one pass
 
 // Keys and values of one (sequence, KV head), history first, then the new tokens. Keys lie by
 // channel, so that the products of many tokens are summed next to each other.
@@ -54,6 +55,9 @@ void decode_page(const PageFormat &format, uint64_t payload_address, uint64_t me
     const PageLayout &layout = format.layout;
     const auto *payload = reinterpret_cast<const uint8_t *>(payload_address);
     const auto *metadata = reinterpret_cast<const uint8_t *>(metadata_address);
+    const bool by_token = layout.axis == Axis::kToken;
+    Parameters of_tokens[LK_MAX_PAGE_TOKENS];  // by token, of the group that was read last
+    uint32_t read_group = UINT32_MAX;
     for (uint32_t stored = 0; stored < layout.head_dim; ++stored) {
         const StoredChannel values(layout, payload, metadata, stored);
         const uint32_t channel = channel_of(layout, metadata, format.permutation, stored);
@@ -63,11 +67,17 @@ void decode_page(const PageFormat &format, uint64_t payload_address, uint64_t me
                     static_cast<double>(half_to_float(static_cast<uint16_t>(values.code(token))));
             continue;
         }
+        if (by_token && stored / layout.group != read_group) {
+            read_group = stored / layout.group;
+            for (uint32_t token = 0; token < n_tokens; ++token)
+                of_tokens[token] = values.parameters(token);
+        }
         const double step = static_cast<double>(code_step(values.bits()));
-        Parameters p = {};
+        Parameters of_group = {};
         for (uint32_t token = 0; token < n_tokens; ++token) {
-            if (layout.axis == Axis::kToken || token % layout.group == 0)
-                p = values.parameters(token);
+            if (!by_token && token % layout.group == 0)
+                of_group = values.parameters(token);
+            const Parameters &p = by_token ? of_tokens[token] : of_group;
             to.at(token, channel) =
                 static_cast<double>(p.minimum) +
                 static_cast<double>(values.code(token)) * static_cast<double>(p.range) * step;
@@ -166,16 +176,51 @@ void multiply_keys(const AttendCall &args, uint32_t kv_head, uint64_t n, const S
         dot_centers(layer, scratch.query, head_numbers(layer, layer.key_centers, kv_head));
     for (uint64_t t = 0; t < n; ++t)
         scratch.logits[t] = start;
-    for (uint32_t c = 0; c < layer.head_dim; ++c) {
-        const double q = scratch.query[c];
-        const double *column = scratch.decoded.keys + c * scratch.decoded.most_tokens;
-        if (scales)
-            for (uint64_t t = 0; t < n; ++t)
-                scratch.logits[t] += q * (static_cast<double>(scales[c]) * column[t]);
-        else
-            for (uint64_t t = 0; t < n; ++t)
-                scratch.logits[t] += q * column[t];
+    // Four channels at a time, added one after the other: a logit is loaded and stored for all
+    // four.
+    const auto scale = [&](uint32_t c) { return scales ? static_cast<double>(scales[c]) : 1.0; };
+    const uint64_t stride = scratch.decoded.most_tokens;
+    for (uint32_t c = 0; c < layer.head_dim; c += kAtOnce) {
+        const double *q = scratch.query + c;
+        const double s[kAtOnce] = {scale(c), scale(c + 1), scale(c + 2), scale(c + 3)};
+        const double *column = scratch.decoded.keys + c * stride;
+        for (uint64_t t = 0; t < n; ++t) {
+            double sum = scratch.logits[t];
+            sum += q[0] * (s[0] * column[t]);
+            sum += q[1] * (s[1] * column[t + stride]);
+            sum += q[2] * (s[2] * column[t + 2 * stride]);
+            sum += q[3] * (s[3] * column[t + 3 * stride]);
+            scratch.logits[t] = sum;
+        }
     }
+}
+
+// Sum values times weights in the order of their tokens, without hidden ones, whose values may be
+// NaN.
+void add_values(const Scratch &scratch, uint64_t n_tokens, uint32_t value_dim) {
+    double w[kAtOnce];
+    const double *v[kAtOnce];
+    uint32_t n = 0;
+    for (uint64_t t = 0; t < n_tokens; ++t) {
+        if (scratch.logits[t] == 0)
+            continue;
+        w[n] = scratch.logits[t];
+        v[n++] = scratch.decoded.values + t * value_dim;
+        if (n < kAtOnce)
+            continue;
+        n = 0;
+        for (uint32_t c = 0; c < value_dim; ++c) {
+            double sum = scratch.output[c];
+            sum += w[0] * v[0][c];
+            sum += w[1] * v[1][c];
+            sum += w[2] * v[2][c];
+            sum += w[3] * v[3][c];
+            scratch.output[c] = sum;
+        }
+    }
+    for (uint32_t i = 0; i < n; ++i)
+        for (uint32_t c = 0; c < value_dim; ++c)
+            scratch.output[c] += w[i] * v[i][c];
 }
 
 double scale_and_cap(const LayerView &layer, double dot) {
@@ -241,10 +286,7 @@ void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t 
     double top;
     const float *sink = args.layer.sink_logits ? args.layer.sink_logits + head : nullptr;
     const double sum = compute_weights(scratch.logits, n_tokens, sink, &top);
-    for (uint64_t t = 0; t < n_tokens; ++t)
-        if (scratch.logits[t] != 0)
-            for (uint32_t c = 0; c < value_dim; ++c)
-                scratch.output[c] += scratch.logits[t] * scratch.decoded.values[t * value_dim + c];
+    add_values(scratch, n_tokens, value_dim);
     store_row(args, token, head, scratch.output, sum, top + std::log(sum));
 }
 

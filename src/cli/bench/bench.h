@@ -16,6 +16,8 @@
 
 namespace cli {
 
+constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;  // of a cache that is timed
+
 struct BenchOptions {
     DeviceOptions device;
     Shape shape = {32, 8, 128};

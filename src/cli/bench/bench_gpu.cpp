@@ -14,7 +14,6 @@
 namespace cli {
 namespace {
 
-constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kHalfBytes = 2;  // of an FP16 number
 
 struct Row : BenchRow {

@@ -13,7 +13,6 @@
 namespace cli {
 namespace {
 
-constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint32_t kPageTokens = 128;        // of the preset
 constexpr std::uint64_t kProgressTokens = 32768;  // or as many as a ladder was timed with
 constexpr std::uint32_t kProgressSteps = 512;

@@ -18,8 +18,6 @@
 namespace cli {
 namespace {
 
-constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
-
 // A compiler that knows that the copy is never read would leave it out.
 void *(*const volatile plain_copy)(void *, const void *, std::size_t) = std::memcpy;
 
@@ -88,10 +86,10 @@ class Files {
     const std::string own, peer;
 };
 
-class Measurement {
+class SnapshotMeasurement {
   public:
-    Measurement(lk_context *context, const BenchOptions &options, const std::string &plan_name,
-                std::uint64_t n_tokens)
+    SnapshotMeasurement(lk_context *context, const BenchOptions &options,
+                        const std::string &plan_name, std::uint64_t n_tokens)
         : plan_name_(plan_name), n_repeats_(options.n_repeats), files_(options.snapshot) {
         const Shape &shape = options.shape;
         const llama::Geometry geometry = shape.geometry();
@@ -127,8 +125,8 @@ class Measurement {
     std::vector<SnapshotRow> rows_;
 };
 
-void Measurement::add(const char *what, const std::function<double()> &own, const char *peer_name,
-                      const std::function<void()> &peer) {
+void SnapshotMeasurement::add(const char *what, const std::function<double()> &own,
+                              const char *peer_name, const std::function<void()> &peer) {
     std::vector<double> times, peers;
     for (std::uint32_t i = 0; i < kWarmUps / 2 + n_repeats_; ++i) {
         const double own_s = own();
@@ -142,14 +140,14 @@ void Measurement::add(const char *what, const std::function<double()> &own, cons
         {plan_name_, what, peer_name, saved_.size(), summarise(times), summarise(peers)});
 }
 
-double Measurement::load(const std::function<lk_status(lk_sequence *)> &from) {
+double SnapshotMeasurement::load(const std::function<lk_status(lk_sequence *)> &from) {
     lk_sequence id = 0;
     const double seconds = seconds_of([&] { llama::check(from(&id)); });
     llama::check(lk_sequence_remove(cache_->get(), id));
     return seconds;
 }
 
-std::vector<SnapshotRow> Measurement::run() {
+std::vector<SnapshotRow> SnapshotMeasurement::run() {
     lk_cache *cache = cache_->get();
     std::uint64_t n_bytes = 0;
     llama::check(lk_snapshot_save_memory(cache, 0, nullptr, nullptr, nullptr, 0, &n_bytes));
@@ -219,7 +217,7 @@ int run_snapshot_bench(const BenchOptions &options) {
     for (const std::string &plan : plans)
         for (const std::uint64_t n_tokens : options.tokens)
             for (const SnapshotRow &row :
-                 Measurement(context.get(), options, plan, n_tokens).run()) {
+                 SnapshotMeasurement(context.get(), options, plan, n_tokens).run()) {
                 json["rows"].push_back(to_json(row));
                 table.add({row.plan, row.what, format_bytes(static_cast<double>(row.n_bytes)),
                            format_fixed(row.time.median_s * 1e3, 1),

@@ -11,9 +11,9 @@ namespace {
 
 namespace bench = lk::cuda::bench;
 
-class Memory : public GpuMemory {
+class TimedMemory : public GpuMemory {
   public:
-    Memory(bench::Device *device, std::uint64_t bytes) : memory_(device, bytes) {}
+    TimedMemory(bench::Device *device, std::uint64_t bytes) : memory_(device, bytes) {}
 
     std::uint64_t bytes() const override { return memory_.bytes(); }
     lk_tensor tensor() const override {
@@ -25,7 +25,7 @@ class Memory : public GpuMemory {
     CudaMemory memory_;
 };
 
-void *data_of(const GpuMemory &memory) { return static_cast<const Memory &>(memory).data(); }
+void *data_of(const GpuMemory &memory) { return static_cast<const TimedMemory &>(memory).data(); }
 
 class Graph : public GpuGraph {
   public:
@@ -58,7 +58,7 @@ class CudaGpu : public Gpu {
     llama::TensorSpace &space() override { return space_; }
 
     std::unique_ptr<GpuMemory> allocate(std::uint64_t bytes) override {
-        return std::make_unique<Memory>(device(), bytes);
+        return std::make_unique<TimedMemory>(device(), bytes);
     }
     void fill(GpuMemory &memory, const std::vector<std::uint16_t> &words) override {
         auto *const first = static_cast<std::uint8_t *>(data_of(memory));

@@ -77,13 +77,13 @@ class Buffer {
 };
 
 // A buffer that the library knows.
-class Memory : public GpuMemory {
+class VulkanMemory : public GpuMemory {
   public:
-    Memory(vulkan_host *host, lk_context *context, std::uint64_t bytes)
+    VulkanMemory(vulkan_host *host, lk_context *context, std::uint64_t bytes)
         : buffer_(host, bytes, false), context_(context) {
         llama::check(lk_vulkan_buffer_add(context, handle(), bytes, buffer_.get().usage));
     }
-    ~Memory() override { (void)lk_vulkan_buffer_remove(context_, handle()); }
+    ~VulkanMemory() override { (void)lk_vulkan_buffer_remove(context_, handle()); }
 
     std::uint64_t bytes() const override { return buffer_.get().bytes; }
     lk_tensor tensor() const override {
@@ -102,7 +102,7 @@ class Memory : public GpuMemory {
 };
 
 const vulkan_buffer &buffer_of(const GpuMemory &memory) {
-    return static_cast<const Memory &>(memory).buffer();
+    return static_cast<const VulkanMemory &>(memory).buffer();
 }
 
 // Steps are submitted, or recorded into a command buffer.
@@ -146,7 +146,7 @@ class VulkanGpu : public Gpu {
     std::uint64_t copy_bytes() const override;
 
     std::unique_ptr<GpuMemory> allocate(std::uint64_t bytes) override {
-        return std::make_unique<Memory>(host(), context_.get(), bytes);
+        return std::make_unique<VulkanMemory>(host(), context_.get(), bytes);
     }
     void fill(GpuMemory &memory, const std::vector<std::uint16_t> &words) override;
     double sample(const Work &before, const Work &work, bool is_warm) override;

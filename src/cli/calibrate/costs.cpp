@@ -96,10 +96,10 @@ class Journal {
 };
 
 // Runs trials of a cost run on the model.
-class Measurement {
+class CostMeasurement {
   public:
-    Measurement(lk_context *context, llama::TensorSpace &space, llama::Model &model,
-                const CostRequest &request)
+    CostMeasurement(lk_context *context, llama::TensorSpace &space, llama::Model &model,
+                    const CostRequest &request)
         : context_(context), space_(space), model_(model), request_(request) {}
 
     void add(lk_cost_run *run, const std::vector<std::uint32_t> &trials);
@@ -114,7 +114,7 @@ class Measurement {
     const CostRequest &request_;
 };
 
-std::unique_ptr<llama::Session> Measurement::open(const lk_cost_run *run, std::uint32_t trial) {
+std::unique_ptr<llama::Session> CostMeasurement::open(const lk_cost_run *run, std::uint32_t trial) {
     lk_plan *plan = nullptr;
     llama::check(lk_cost_run_plan(run, trial, &plan));
     const llama::PlanHandle own(plan);
@@ -124,13 +124,13 @@ std::unique_ptr<llama::Session> Measurement::open(const lk_cost_run *run, std::u
 }
 
 // Rows of logits, one for each token after the context but the first.
-std::vector<float> Measurement::predict(llama::Session &session, const llama::Tokens &after) {
+std::vector<float> CostMeasurement::predict(llama::Session &session, const llama::Tokens &after) {
     session.settle();
     return session.provisional({after.begin(), after.end() - 1});
 }
 
 // All trials are of one document.
-void Measurement::add(lk_cost_run *run, const std::vector<std::uint32_t> &trials) {
+void CostMeasurement::add(lk_cost_run *run, const std::vector<std::uint32_t> &trials) {
     lk_cost_trial first = llama::initialised(lk_cost_trial_init);
     llama::check(lk_cost_run_get_trial(run, trials.front(), &first));
     const llama::Tokens &document = request_.documents[first.document];
@@ -198,7 +198,7 @@ void measure_costs(lk_context *context, llama::TensorSpace &space, llama::Model 
     const llama::CostRunHandle run = make_run(model, request);
     Journal journal(request.resume);
     journal.read(run.get());
-    Measurement measurement(context, space, model, request);
+    CostMeasurement measurement(context, space, model, request);
     std::uint32_t n_measured = 0, n_trials = 0;
     llama::check(lk_cost_run_get_counts(run.get(), &n_measured, &n_trials));
     const std::size_t together = caches_together(model.config(), request);

@@ -113,10 +113,10 @@ struct Dump {
 };
 
 // [tokens][heads][head_dim], or with leading dimensions that make up the tokens.
-struct Shape {
+struct TensorShape {
     std::uint32_t n_tokens, n_heads, head_dim;
 };
-Shape shape_of(const Tensor &tensor) {
+TensorShape shape_of(const Tensor &tensor) {
     const std::size_t n = tensor.shape.size();
     if (n < 3 || n > 4)
         throw llama::Error("tensor \"" + tensor.name + "\" has " + std::to_string(n) +
@@ -129,7 +129,7 @@ Shape shape_of(const Tensor &tensor) {
             static_cast<std::uint32_t>(tensor.shape[n - 1])};
 }
 
-void expect_heads(const Tensor &tensor, const Shape &shape, std::uint32_t n_heads,
+void expect_heads(const Tensor &tensor, const TensorShape &shape, std::uint32_t n_heads,
                   std::uint32_t head_dim) {
     if (shape.n_heads != n_heads || shape.head_dim != head_dim)
         throw llama::Error("tensor \"" + tensor.name + "\" has " + std::to_string(shape.n_heads) +
@@ -147,7 +147,7 @@ class Aligned {
         if (found == dtypes.end())
             throw llama::Error("tensor \"" + tensor.name + "\" is " + tensor.dtype +
                                ", must be F16, BF16 or F32");
-        const Shape shape = shape_of(tensor);
+        const TensorShape shape = shape_of(tensor);
         tensor_ = llama::initialised(lk_tensor_init);
         tensor_.dtype = found->second;
         tensor_.memory = LK_MEMORY_HOST;
@@ -170,7 +170,7 @@ class Aligned {
 // Tokens of each pass, from their own beginning: the first of four dimensions counts them, else
 // the metadata "passes" lists them, else there is one.
 std::vector<std::uint32_t> passes_of(const Dump &dump, const Tensor &tensor) {
-    const Shape shape = shape_of(tensor);
+    const TensorShape shape = shape_of(tensor);
     if (tensor.shape.size() == 4)
         return std::vector<std::uint32_t>(tensor.shape[0],
                                           static_cast<std::uint32_t>(tensor.shape[1]));
@@ -241,7 +241,7 @@ class Sample {
             turn(dump, layer, tensor, positions);
     }
     const lk_tensor *get() const { return &tensor_; }
-    const Shape &shape() const { return shape_; }
+    const TensorShape &shape() const { return shape_; }
     lk_tensor from(std::uint32_t token) const {
         lk_tensor part = tensor_;
         const std::size_t element_bytes = part.dtype == LK_F32 ? 4 : 2;
@@ -278,7 +278,7 @@ class Sample {
 
     Aligned file_;
     lk_tensor tensor_;
-    Shape shape_;
+    TensorShape shape_;
     std::vector<float> turned_;
 };
 
@@ -296,7 +296,7 @@ llama::CalibratorHandle make_from(const Dump &dump, std::uint32_t n_query_heads)
     std::vector<std::vector<float>> sinks(layers.size());
     for (std::uint32_t l = 0; l < layers.size(); ++l) {
         const Tensor *keys = dump.find(l, "k");
-        const Shape shape = shape_of(keys != nullptr ? *keys : *dump.find(l, "probe_k"));
+        const TensorShape shape = shape_of(keys != nullptr ? *keys : *dump.find(l, "probe_k"));
         const Tensor *queries = dump.find(l, "q");
         if (queries == nullptr)
             queries = dump.find(l, "probe_q");
@@ -424,7 +424,7 @@ void add_probe(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
     if (queries == nullptr || keys == nullptr)
         throw llama::Error(dump.path + " has only one of probe_q and probe_k in layer " +
                            std::to_string(layer));
-    const Shape shape = shape_of(*queries);
+    const TensorShape shape = shape_of(*queries);
     expect_heads(*queries, shape, model.n_query_heads, model.head_dim);
     expect_heads(*keys, shape_of(*keys), model.n_kv_heads, model.head_dim);
     if (shape_of(*keys).n_tokens != shape.n_tokens)

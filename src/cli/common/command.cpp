@@ -138,9 +138,15 @@ llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geomet
         list += kDefaultPlan;
         throw UsageError(name_or_file + " is neither a file nor a preset (" + list + ")");
     }
-    const std::string text = read_file(name_or_file);
+    return plan_of_text(name_or_file, read_file(name_or_file));
+}
+
+llama::PlanHandle plan_of_text(const std::string &file, const std::string &text) {
     lk_plan *plan = nullptr;
-    llama::check(lk_plan_from_json(text.data(), text.size(), &plan));
+    const lk_status status = lk_plan_from_json(text.data(), text.size(), &plan);
+    if (status != LK_OK)
+        throw llama::Error(file + ": " + llama::last_sentence() + " (" + lk_status_name(status) +
+                           ")");
     return llama::PlanHandle(plan);
 }
 

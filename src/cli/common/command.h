@@ -90,6 +90,8 @@ constexpr const char *kDefaultPlan = "default";
 
 // A preset by name, else a plan from a JSON file, which carries its own geometry.
 llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geometry &geometry);
+// The plan that a file's JSON text describes; the sentence of a refusal names the file.
+llama::PlanHandle plan_of_text(const std::string &file, const std::string &text);
 std::string plan_json(const lk_plan *plan);
 
 void print_json(const Json &json);

@@ -34,6 +34,8 @@ int run(CLI::App &app, int argc, char **argv, const int &exit_code) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError &error) {
+        if (error.get_exit_code() != 0)
+            std::fprintf(stderr, "%s: ", app.get_name().c_str());
         return app.exit(error) == 0 ? 0 : kUsage;
     } catch (const UsageError &error) {
         return fail(error.what(), kUsage);

@@ -385,9 +385,7 @@ int inspect_page(const InspectOptions &options) {
 }
 
 int inspect_plan(const InspectOptions &options, const std::string &text) {
-    lk_plan *raw = nullptr;
-    llama::check(lk_plan_from_json(text.data(), text.size(), &raw));
-    const llama::PlanHandle plan(raw);
+    const llama::PlanHandle plan = plan_of_text(options.target, text);
     const PlanShape shape = plan_shape(plan.get());
     if (options.json) {
         print_json({{"name", lk_plan_name(plan.get())},

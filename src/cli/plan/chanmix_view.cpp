@@ -12,24 +12,24 @@
 namespace cli {
 namespace {
 
-constexpr double kPanelTop = 130;
-constexpr double kPanelHeight = 660;
-constexpr int kWidth = 1600;
-constexpr int kHeight = 880;
+class ChannelsView {
+    static constexpr double kPanelTop = 130;
+    static constexpr double kPanelHeight = 660;
+    static constexpr int kWidth = 1600;
+    static constexpr int kHeight = 880;
 
-struct Panel {
-    double left, width;
-};
-constexpr Panel kWidths = {70, 830};
-constexpr Panel kRanges = {950, 440};
-constexpr Panel kScores = {1440, 130};
+    struct Panel {
+        double left, width;
+    };
+    static constexpr Panel kWidths = {70, 830};
+    static constexpr Panel kRanges = {950, 440};
+    static constexpr Panel kScores = {1440, 130};
 
-constexpr Color kClassColors[] = {{222, 165, 0}, {96, 150, 140}, {196, 60, 50}};
-const char *const kClassNames[] = {"subnormal", "normal", "outlier"};
+    static constexpr Color kClassColors[] = {{222, 165, 0}, {96, 150, 140}, {196, 60, 50}};
+    static constexpr const char *kClassNames[] = {"subnormal", "normal", "outlier"};
 
-class View {
   public:
-    View(const lk_plan *plan, const lk_calibrator *calibrator, lk_scope scope)
+    ChannelsView(const lk_plan *plan, const lk_calibrator *calibrator, lk_scope scope)
         : plan_(plan),
           calibrator_(calibrator),
           scope_(scope),
@@ -76,7 +76,7 @@ class View {
     Canvas canvas_;
 };
 
-void View::draw_title() {
+void ChannelsView::draw_title() {
     std::size_t n_heads = 0, n_retrieval = 0;
     for (std::uint32_t l = 0; l < layers_.size(); ++l)
         for (std::uint32_t h = 0; h < layers_[l].n_kv_heads; ++h, ++n_heads)
@@ -95,7 +95,7 @@ void View::draw_title() {
     canvas_.text(kScores.left, kPanelTop - 16, "Retrieval", 11, kInk);
 }
 
-void View::draw_layer_numbers() {
+void ChannelsView::draw_layer_numbers() {
     const std::size_t step = std::max<std::size_t>(1, (layers_.size() + 15) / 16);
     for (std::size_t l = 0; l < layers_.size(); l += step)
         canvas_.text(kWidths.left - 10, row_top(l) + row_height() / 2 + 4, std::to_string(l), 9,
@@ -103,7 +103,7 @@ void View::draw_layer_numbers() {
     canvas_.text_up(22, kPanelTop + kPanelHeight / 2, "layer", 10, kMuted, Align::kCenter);
 }
 
-void View::draw_head_numbers(const Panel &panel) {
+void ChannelsView::draw_head_numbers(const Panel &panel) {
     const std::uint32_t n_heads = layers_[0].n_kv_heads;
     const auto most = static_cast<std::uint32_t>(panel.width / 30);
     const std::uint32_t step = std::max(1u, (n_heads + most - 1) / most);
@@ -112,7 +112,7 @@ void View::draw_head_numbers(const Panel &panel) {
                      std::to_string(h), 9, kMuted, Align::kCenter);
 }
 
-void View::draw_head(std::uint32_t layer, std::uint32_t head, double x, double w) {
+void ChannelsView::draw_head(std::uint32_t layer, std::uint32_t head, double x, double w) {
     const std::uint32_t head_dim = layers_[layer].head_dim;
     const double gap = row_height() > 8 ? 2 : row_height() > 4 ? 1 : 0;
     const double step = w / head_dim;
@@ -127,7 +127,7 @@ void View::draw_head(std::uint32_t layer, std::uint32_t head, double x, double w
     }
 }
 
-void View::draw_widths() {
+void ChannelsView::draw_widths() {
     for (std::uint32_t l = 0; l < layers_.size(); ++l) {
         const double cell = kWidths.width / layers_[l].n_kv_heads;
         for (std::uint32_t h = 0; h < layers_[l].n_kv_heads; ++h)
@@ -139,7 +139,7 @@ void View::draw_widths() {
 }
 
 // Ranges span orders of magnitude: a logarithmic axis. Constant channels lie at its left end.
-void View::draw_range_axis(double low, double high) {
+void ChannelsView::draw_range_axis(double low, double high) {
     for (std::size_t l = 0; l <= layers_.size() && row_height() > 8; ++l)
         canvas_.line({kRanges.left, row_top(l)}, {kRanges.left + kRanges.width, row_top(l)}, 1,
                      kGrid);
@@ -167,7 +167,7 @@ void View::draw_range_axis(double low, double high) {
     }
 }
 
-void View::draw_ranges() {
+void ChannelsView::draw_ranges() {
     double low = INFINITY, high = 0;
     for (std::uint32_t l = 0; l < layers_.size(); ++l)
         for (std::uint32_t h = 0; h < layers_[l].n_kv_heads; ++h)
@@ -201,7 +201,7 @@ void View::draw_ranges() {
     }
 }
 
-void View::draw_scores() {
+void ChannelsView::draw_scores() {
     std::vector<std::vector<float>> scores(layers_.size());
     float most = 0;
     for (std::uint32_t l = 0; l < layers_.size(); ++l)
@@ -237,7 +237,7 @@ void View::draw_scores() {
     canvas_.text(kScores.left + 16, kPanelTop + kPanelHeight + 72, "4 bits", 9, kInk);
 }
 
-void View::draw(const std::string &path) {
+void ChannelsView::draw(const std::string &path) {
     draw_title();
     draw_layer_numbers();
     draw_widths();
@@ -250,7 +250,7 @@ void View::draw(const std::string &path) {
 
 void draw_chanmix(const lk_plan *plan, const lk_calibrator *calibrator, lk_scope scope,
                   const std::string &path) {
-    View(plan, calibrator, scope).draw(path);
+    ChannelsView(plan, calibrator, scope).draw(path);
 }
 
 }  // namespace cli

@@ -13,12 +13,12 @@
 namespace cli {
 namespace {
 
-constexpr double kLeft = 90, kRight = 1040, kTop = 110, kBottom = 470;
-constexpr double kStripTop = 540, kStripHeight = 26, kStripGap = 44;
+class ChunksView {
+    static constexpr double kLeft = 90, kRight = 1040, kTop = 110, kBottom = 470;
+    static constexpr double kStripTop = 540, kStripHeight = 26, kStripGap = 44;
 
-class View {
   public:
-    View(const lk_plan *plan, const ScoredChunks &chunks)
+    ChunksView(const lk_plan *plan, const ScoredChunks &chunks)
         : plan_(plan), chunks_(chunks), rule_(chunk_rule_of(plan)), canvas_(1200, 680) {
         const auto [least, most] = std::minmax_element(chunks.scores.begin(), chunks.scores.end());
         low_ = std::min(0.0f, *least);
@@ -60,7 +60,7 @@ class View {
     double low_ = 0, high_ = 1;
 };
 
-void View::draw_title() {
+void ChunksView::draw_title() {
     canvas_.text(kLeft, 44, std::string("Plan ") + lk_plan_name(plan_) + ", scores of chunks", 16,
                  kInk);
     std::string counts = format_count(chunks_.scores.size()) + " chunks of " +
@@ -73,7 +73,7 @@ void View::draw_title() {
     draw_width_legend(canvas_, kRight, 44);
 }
 
-void View::draw_axis() {
+void ChunksView::draw_axis() {
     const double step = std::pow(10.0, std::floor(std::log10(high_ - low_)));
     const double tick = (high_ - low_) / step < 3 ? step / 5 : step;
     const int digits = std::max(0, static_cast<int>(std::ceil(-std::log10(tick) - 1e-9)));
@@ -91,7 +91,7 @@ void View::draw_axis() {
     canvas_.text_up(30, (kTop + kBottom) / 2, "score", 10, kInk, Align::kCenter);
 }
 
-void View::draw_scores() {
+void ChunksView::draw_scores() {
     const double width = (kRight - kLeft) / n();
     const double gap = width > 4 ? 1 : 0;
     for (std::size_t i = 0; i < chunks_.scores.size(); ++i) {
@@ -103,28 +103,28 @@ void View::draw_scores() {
     canvas_.line({kLeft, y(0)}, {kRight, y(0)}, 1.4, kMuted);
 }
 
-void View::draw_threshold(const std::string &name, double score, double text_y) {
+void ChunksView::draw_threshold(const std::string &name, double score, double text_y) {
     for (double at = kLeft; at < kRight; at += 12)
         canvas_.line({at, y(score)}, {std::min(at + 7, kRight), y(score)}, 1.8, kInk);
     canvas_.text(kRight + 10, text_y, name + " " + format_fixed(score, 3), 10, kInk);
 }
 
 // Lines that are close have labels apart.
-void View::draw_thresholds() {
+void ChunksView::draw_thresholds() {
     const double low = y(chunks_.low_threshold) + 5, high = y(chunks_.high_threshold) + 5;
     const double apart = std::max(0.0, 18 - (low - high)) / 2;
     draw_threshold("T low", chunks_.low_threshold, low + apart);
     draw_threshold("T high", chunks_.high_threshold, high - apart);
 }
 
-void View::draw_strip(double y, const char *name, const std::vector<std::uint32_t> &order) {
+void ChunksView::draw_strip(double y, const char *name, const std::vector<std::uint32_t> &order) {
     canvas_.text(kLeft, y - 8, name, 10, kInk);
     for (std::size_t i = 0; i < order.size(); ++i)
         canvas_.rect(x(static_cast<double>(i)), y, (kRight - kLeft) / n(), kStripHeight,
                      width_color(bits(chunks_.classes[order[i]])));
 }
 
-void View::draw_strips() {
+void ChunksView::draw_strips() {
     std::vector<std::uint32_t> order(chunks_.scores.size());
     std::iota(order.begin(), order.end(), 0u);
     draw_strip(kStripTop, "classes in the order of the context", order);
@@ -140,7 +140,7 @@ void View::draw_strips() {
 }  // namespace
 
 void draw_chunks(const lk_plan *plan, const ScoredChunks &chunks, const std::string &path) {
-    View(plan, chunks).draw(path);
+    ChunksView(plan, chunks).draw(path);
 }
 
 }  // namespace cli

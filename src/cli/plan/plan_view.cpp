@@ -133,7 +133,7 @@ std::vector<std::string> layer_lines(const lk_plan *plan, const PlanShape &shape
     return lines;
 }
 
-constexpr double kLeft = 70;
+constexpr double kMargin = 70;
 constexpr double kPanelTop = 96;
 constexpr double kPanelHeight = 300;
 constexpr double kPanelWidth = 500;
@@ -162,7 +162,7 @@ void draw_head(Canvas &canvas, const lk_plan *plan, std::uint32_t layer, std::ui
 }
 
 void draw_panel(Canvas &canvas, const lk_plan *plan, const PlanShape &shape, bool is_value) {
-    const double left = kLeft + (is_value ? kPanelWidth + kPanelGap : 0);
+    const double left = kMargin + (is_value ? kPanelWidth + kPanelGap : 0);
     canvas.text(left, kPanelTop - 14, is_value ? "Values" : "Keys", 11, kInk);
     const double row_height = kPanelHeight / shape.n_layers;
     const double row_gap = row_height > 5 ? 1 : 0;
@@ -232,7 +232,7 @@ std::vector<Bar> bars_of(const lk_plan *plan, const PlanShape &shape, std::uint6
 void draw_bars(Canvas &canvas, const std::vector<Bar> &bars, double top) {
     const Color colors[] = {{45, 130, 180}, {224, 150, 60}, {150, 150, 158}};
     const char *const names[] = {"codes", "ranges and minima", "recent tokens at 16 bits"};
-    const double left = kLeft + 70, width = 820, row = 26;
+    const double left = kMargin + 70, width = 820, row = 26;
     double largest = 1;
     for (const Bar &bar : bars)
         largest = std::max(largest, static_cast<double>(bar.size.fp16_bytes));
@@ -320,14 +320,14 @@ void draw_plan(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t n_sequ
     const std::vector<Bar> bars = bars_of(plan, shape, n_tokens, n_sequences, step_tokens);
     const double bars_top = kPanelTop + kPanelHeight + 110;
     Canvas canvas(1200, static_cast<int>(bars_top) + static_cast<int>(bars.size()) * 26 + 24);
-    canvas.text(kLeft, 40, std::string("Plan ") + lk_plan_name(plan), 16, kInk);
-    draw_width_legend(canvas, kLeft + 2 * kPanelWidth + kPanelGap, 42);
+    canvas.text(kMargin, 40, std::string("Plan ") + lk_plan_name(plan), 16, kInk);
+    draw_width_legend(canvas, kMargin + 2 * kPanelWidth + kPanelGap, 42);
     canvas.text_up(22, kPanelTop + kPanelHeight / 2, "layer", 9, kMuted, Align::kCenter);
     draw_panel(canvas, plan, shape, false);
     draw_panel(canvas, plan, shape, true);
     const std::string title = format_count(n_tokens) + " tokens x " + std::to_string(n_sequences) +
                               (n_sequences == 1 ? " sequence" : " sequences");
-    canvas.text(kLeft, bars_top - 40, title, 11, kInk);
+    canvas.text(kMargin, bars_top - 40, title, 11, kInk);
     draw_bars(canvas, bars, bars_top);
     canvas.write_png(path);
 }

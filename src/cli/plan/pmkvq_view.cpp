@@ -11,23 +11,23 @@
 namespace cli {
 namespace {
 
-constexpr int kWidth = 1400;
-constexpr int kHeight = 900;
-constexpr double kTop = 130;
-constexpr double kMapHeight = 430;
-constexpr double kStairsTop = 640;
-constexpr double kStairsHeight = 180;
+class LaddersView {
+    static constexpr int kWidth = 1400;
+    static constexpr int kHeight = 900;
+    static constexpr double kTop = 130;
+    static constexpr double kMapHeight = 430;
+    static constexpr double kStairsTop = 640;
+    static constexpr double kStairsHeight = 180;
 
-struct Panel {
-    double left, width;
-};
-constexpr Panel kKeys = {70, 150};
-constexpr Panel kValues = {240, 150};
-constexpr Panel kTime = {460, 880};
+    struct Panel {
+        double left, width;
+    };
+    static constexpr Panel kKeys = {70, 150};
+    static constexpr Panel kValues = {240, 150};
+    static constexpr Panel kTime = {460, 880};
 
-class View {
   public:
-    View(const lk_plan *plan, const PmkvqOptions::Budget &budget)
+    LaddersView(const lk_plan *plan, const PmkvqOptions::Budget &budget)
         : plan_(plan),
           end_(at_last_rungs(plan)),
           budget_(budget),
@@ -71,14 +71,14 @@ std::uint32_t bits_of(const lk_plan *plan, std::uint32_t layer, std::uint32_t he
     return bits;
 }
 
-double View::mean_bits(const lk_plan *now, std::uint32_t layer) const {
+double LaddersView::mean_bits(const lk_plan *now, std::uint32_t layer) const {
     double sum = 0;
     for (std::uint32_t h = 0; h < shape_.n_kv_heads[layer]; ++h)
         sum += bits_of(now, layer, h, false) + bits_of(now, layer, h, true);
     return sum / (2 * shape_.n_kv_heads[layer]);
 }
 
-void View::draw_title() {
+void LaddersView::draw_title() {
     canvas_.text(kKeys.left, 44, std::string("Plan ") + lk_plan_name(plan_), 16, kInk);
     canvas_.text(kKeys.left, 74,
                  format_bytes(static_cast<double>(budget_.bytes)) + " for " +
@@ -99,7 +99,7 @@ void View::draw_title() {
                          kMuted, Align::kRight);
 }
 
-void View::draw_ends(const Panel &panel, bool is_value) {
+void LaddersView::draw_ends(const Panel &panel, bool is_value) {
     for (std::uint32_t l = 0; l < shape_.n_layers; ++l) {
         const std::uint32_t n_heads = shape_.n_kv_heads[l];
         const double cell = panel.width / n_heads;
@@ -112,7 +112,7 @@ void View::draw_ends(const Panel &panel, bool is_value) {
 }
 
 // All layers between two lengths.
-void View::draw_stretch(std::uint64_t first, std::uint64_t last, const lk_plan *now) {
+void LaddersView::draw_stretch(std::uint64_t first, std::uint64_t last, const lk_plan *now) {
     double sum = 0;
     for (std::uint32_t l = 0; l < shape_.n_layers; ++l) {
         std::uint32_t most = 0;
@@ -127,7 +127,7 @@ void View::draw_stretch(std::uint64_t first, std::uint64_t last, const lk_plan *
     stairs_.push_back({time(last), y});
 }
 
-void View::draw_axis() {
+void LaddersView::draw_axis() {
     for (const double bits : {16.0, 8.0, 4.0, 2.0}) {
         canvas_.line({kTime.left, level(bits)}, {kTime.left + kTime.width, level(bits)}, 1, kGrid);
         canvas_.text(kTime.left - 10, level(bits) + 4, format_fixed(bits, 0), 9, kMuted,
@@ -146,7 +146,7 @@ void View::draw_axis() {
                  "tokens of each sequence", 9, kMuted, Align::kCenter);
 }
 
-void View::draw(const std::string &path) {
+void LaddersView::draw(const std::string &path) {
     draw_title();
     draw_ends(kKeys, false);
     draw_ends(kValues, true);
@@ -170,7 +170,7 @@ void View::draw(const std::string &path) {
 }  // namespace
 
 void draw_pmkvq(const lk_plan *plan, const PmkvqOptions::Budget &budget, const std::string &path) {
-    View(plan, budget).draw(path);
+    LaddersView(plan, budget).draw(path);
 }
 
 }  // namespace cli

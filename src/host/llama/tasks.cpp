@@ -11,13 +11,13 @@ constexpr std::size_t kLeadTokens = 128;  // of a question, and of the item that
 
 using Maker = Document (*)(std::size_t, Random &, const Material &);
 
-struct Entry {
+struct NamedTask {
     Task task;
     Maker make;
 };
 
-const std::vector<Entry> &entries() {
-    static const std::vector<Entry> list = {
+const std::vector<NamedTask> &entries() {
+    static const std::vector<NamedTask> list = {
         {{"needle", "six digits after a sentence hidden in the text", Scoring::kAlone},
          make_needle},
         {{"needle-1", "the same with one sentence alone", Scoring::kAlone},
@@ -83,7 +83,7 @@ std::string Random::digits() {
 const std::vector<Task> &all_tasks() {
     static const std::vector<Task> tasks = [] {
         std::vector<Task> list;
-        for (const Entry &entry : entries())
+        for (const NamedTask &entry : entries())
             list.push_back(entry.task);
         return list;
     }();
@@ -107,7 +107,7 @@ Document make_document(const Task &task, std::size_t n_tokens, std::uint64_t see
         mixed = (mixed ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
     }
     Random random(mixed);
-    for (const Entry &entry : entries()) {
+    for (const NamedTask &entry : entries()) {
         if (std::string(task.name) != entry.task.name)
             continue;
         Document document = entry.make(n_tokens, random, material);
