@@ -160,12 +160,11 @@ __device__ void unpack_block(const TileArgs &args, const Entry &entry, uint32_t 
         unpack_in_order<false>(page, target);
 }
 
-// Do the sequence's new tokens no longer see these tokens, nor the one after them? The page before
-// the first visible token may be on the list of pages, where its values meet weights of 0.
+// Do the sequence's new tokens no longer see these tokens? Their page may have been freed.
 __device__ bool is_outside(const LayerArg &layer, const SequenceInfo &sequence, uint32_t first,
                            uint32_t n) {
     return layer.window_tokens && first >= layer.window_sink_tokens &&
-           first + n + layer.window_tokens <= sequence.n_history;
+           first + n + layer.window_tokens <= sequence.n_history + 1;
 }
 
 __global__ void __launch_bounds__(kThreads)

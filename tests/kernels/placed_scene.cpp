@@ -1,6 +1,7 @@
 // Scenes in the memory of a backend.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -27,6 +28,12 @@ PlacedScene::~PlacedScene() {
     device_.memory->clear();
 }
 
+// Does a cache free the block's pages? No new token sees them.
+static bool is_hidden(const Case &c, const SceneSequence &sequence, const SceneBlock &block) {
+    return c.window && block.first_token >= std::max(c.window_sinks, c.sink_tokens) &&
+           block.first_token + block.n_tokens + c.window <= sequence.n_history + 1;
+}
+
 void PlacedScene::place_blocks() {
     Memory *memory = device_.memory;
     const uint32_t n_entries = scene_.parameters().n_kv_heads + first_entry_;
@@ -47,6 +54,9 @@ void PlacedScene::place_blocks() {
                                                         keys.page_format,
                                                         values.page_format,
                                                         0};
+                if (is_hidden(scene_.parameters(), sequence, block))
+                    entries_.back()[first_entry_ + head] = {
+                        0, 0, 0, 0, keys.page_format, values.page_format, 1};
             }
             Block placed{};
             placed.first_token = block.first_token;

@@ -109,19 +109,11 @@ inline void generic_values(const WorkTile &work, const KvTile &kv_tile, const De
                     s.logits[r * kKvTileTokens + t] * values.data[t * values.k_stride + c];
 }
 
-// Are the codes of the page read in place? Strips whose lanes have fewer than 4 words, 2 at 1 bit,
-// are unpacked.
+// Are the codes of the page read in place?
 inline bool is_native(const PageBytes &page) {
-    if (!page.view || page.view->kind == PageKind::kOther || (page.view->is_value && page.channels))
+    if (!page.view || page.view->kind == PageKind::kOther)
         return false;
-    if (page.view->kind == PageKind::kRaw)
-        return !page.channels;
-    for (uint32_t strip = 0; strip < page.view->n_strips; ++strip) {
-        const uint32_t bits = page.view->strips[strip].bits;
-        if (page.view->page_tokens * bits < (bits == 1 ? 128 : 256))
-            return false;
-    }
-    return true;
+    return !page.channels || (page.view->kind == PageKind::kPacked && !page.view->is_value);
 }
 
 inline void raw_logits(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
@@ -252,13 +244,17 @@ inline void spread_key_group(const PageView &view, uint32_t group, const uint16_
                              uint32_t *words) {
     for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
         const uint32_t bits = view.strips[strip].bits;
-        if (view.n_groups == 1) {
-            spread_key_factors(factors + strip * 16, bits, words + strip * 32);
-            continue;
-        }
-        const uint32_t n_words = view.group * bits / 64;
-        spread_group_factors(factors + strip * 16, bits, group * n_words, n_words,
-                             words + strip * (kKeyVectors * 32));
+        with_lane_words<0>(view.page_tokens, bits, [&](auto constant) {
+            constexpr uint32_t kWords = decltype(constant)::value;
+            const uint16_t *own = factors + strip * 16;
+            if (view.n_groups == 1) {
+                spread_strip_factors<kWords>(own, bits, words + strip * 32);
+                return;
+            }
+            const uint32_t n_words = view.group * bits / 64;
+            spread_group_factors<kWords>(own, bits, group * n_words, n_words,
+                                         words + strip * (kKeyVectors * 32));
+        });
     }
 }
 

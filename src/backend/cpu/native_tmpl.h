@@ -5,6 +5,8 @@
 #ifndef LK_BACKEND_CPU_NATIVE_TMPL_H
 #define LK_BACKEND_CPU_NATIVE_TMPL_H
 
+#include <type_traits>
+
 #include "backend/cpu/unpack_tmpl.h"
 
 namespace lk {
@@ -147,14 +149,39 @@ template <uint32_t kBits>
 struct Fields {
     static constexpr uint32_t kSteps = kBits == 8 ? 1 : kBits == 4 ? 2 : kBits == 2 ? 3 : 4;
     static constexpr uint32_t kCount = 16 / kBits;
-    // Lanes of a page of 128 tokens have two words at 1 bit: a chunk has those of two rows g.
-    static constexpr uint32_t kChunkRows = kBits == 1 ? 2 : 1;
     // Without the row's bit (the highest) and, below 8 bits, without the bit of k + 8 below it.
     static constexpr uint32_t kRowBit = kCount / 2;
     static constexpr uint32_t kKBit = kBits == 8 ? 0 : kCount / 4;
-    static constexpr uint32_t kTileBits = kBits == 2 ? 2 : 1;  // values of what remains
-    static constexpr uint32_t kSums = 2 * kTileBits;           // [row bit][tile bits]
-    static constexpr uint32_t kFactorFields = kCount / 2;      // [k bit][tile bits]
+    static constexpr uint32_t kTileBits = kBits <= 2 ? 4 / kBits : 1;  // values of what remains
+    static constexpr uint32_t kSums = 2 * kTileBits;                   // [row bit][tile bits]
+    static constexpr uint32_t kFactorFields = kCount / 2;              // [k bit][tile bits]
+};
+
+// Call `call` with the words that a lane has in a chunk as a constant: 4, or all of its words.
+// Pages have 32 to 128 tokens, from 64 on at 1 bit. kBits: 0 where any width is meant.
+template <uint32_t kBits, class Call>
+LK_INLINE void with_lane_words(uint32_t page_tokens, uint32_t bits, Call call) {
+    const uint32_t n = page_tokens * bits / 64;
+    if constexpr (kBits != 1)
+        if (n >= 4)
+            return call(std::integral_constant<uint32_t, 4>());
+    if constexpr (kBits <= 2)
+        if (n == 1)
+            return call(std::integral_constant<uint32_t, 1>());
+    if constexpr (kBits < 8)
+        call(std::integral_constant<uint32_t, 2>());
+}
+
+// A chunk of strips whose lanes have at least 4 words is of one row g. Lanes of 2 words or of one
+// share it: it is of 2 or 4 rows, [row][t][word].
+template <uint32_t kWords>
+struct Chunk {
+    static constexpr uint32_t kRows = 4 / kWords;
+    // A vector of sums for each row, as far as rows have vectors of their own.
+    static constexpr uint32_t kSums = kRows < kChunkVectors ? kRows : kChunkVectors;
+    static constexpr uint32_t kRowWords = kSums * kWidth / kRows;  // of a row, in those vectors
+
+    static constexpr uint32_t sum_of(uint32_t vector) { return vector * kSums / kChunkVectors; }
 };
 
 template <uint32_t kBits>
@@ -199,81 +226,115 @@ struct PackedKeys {
     bool add;
 };
 
-template <uint32_t kBits, uint32_t kRows, bool kShared>
+// The sums of a chunk's rows, added up over what a row's vectors of 4 words have in common.
+template <uint32_t kWords>
+LK_INLINE void fold_rows(const Vi *sums, Vi4 *out) {
+    using C = Chunk<kWords>;
+    if (C::kRows == 1) {
+        out[0] = fold_vector(sums[0]);
+        return;
+    }
+    alignas(64) int32_t words[C::kSums * kWidth];
+    for (uint32_t i = 0; i < C::kSums; ++i)
+        store(words + i * kWidth, sums[i]);
+    for (uint32_t row = 0; row < C::kRows; ++row) {
+        out[row] = load<Vi4>(words + row * C::kRowWords);
+        for (uint32_t i = 4; i < C::kRowWords; i += 4)
+            out[row] += load<Vi4>(words + row * C::kRowWords + i);
+    }
+}
+
+// The tile of a word's field, whose bits below that of k are in reverse order.
+template <uint32_t kBits>
+constexpr uint32_t tile_of(uint32_t word, uint32_t tile_bits) {
+    return kBits == 1   ? 4 * word + 2 * (tile_bits & 1u) + tile_bits / 2
+           : kBits == 2 ? 2 * word + tile_bits
+           : kBits == 4 ? word
+                        : word / 2;
+}
+
+// Sums of products, `folded` [word of a row][g], to the logits of 16 tokens.
+template <uint32_t kBits, uint32_t kWords>
+LK_INLINE void add_logits(Vi4 *folded, uint32_t first_word, uint32_t sum, bool add, int32_t *out) {
+    using F = Fields<kBits>;
+    transpose4(folded);      // [word][g 0..3]
+    transpose4(folded + 4);  // [word][g 4..7]
+    for (uint32_t w = 0; w < (kBits == 8 ? 2u : kWords); ++w) {
+        const uint32_t word = first_word + (kBits == 8 ? 2 * w : w);
+        int32_t *to = out + tile_of<kBits>(word, sum % F::kTileBits) * 16 + sum / F::kTileBits * 8;
+        for (uint32_t half = 0; half < 2; ++half, to += 4) {
+            const Vi4 *from = folded + 4 * half;
+            // At 8 bits the odd words hold the other 8 channels of the same tokens.
+            const Vi4 value = kBits == 8    ? from[2 * w] + from[2 * w + 1]
+                              : kWords == 4 ? from[w]
+                              : kWords == 2 ? from[w] + from[w + 2]
+                                            : (from[0] + from[1]) + (from[2] + from[3]);
+            store(to, add ? load<Vi4>(to) + value : value);
+        }
+    }
+}
+
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared>
 LK_INLINE void multiply_key_rows(const PackedKeys &p) {
     using F = Fields<kBits>;
-    const uint32_t n_vectors = p.page_tokens * kBits / 256;
+    using C = Chunk<kWords>;
+    const uint32_t n_vectors = kWords < 4 ? 1 : p.page_tokens * kBits / 256;
     for (uint32_t v = 0; v < n_vectors; ++v) {
         Vi4 folded[kRows][F::kSums][8];
-        for (uint32_t g = 0; g < 8; ++g) {
-            Vi sums[F::kSums][kRows] = {};
+        for (uint32_t g = 0; g < 8; g += C::kRows) {
+            Vi sums[F::kSums][kRows][C::kSums] = {};
             for (uint32_t s = 0; s < p.n_strips; ++s) {
-                const uint8_t *chunk =
-                    p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * 64ull;
+                const uint8_t *chunk = p.strips + s * (2ull * p.page_tokens * kBits) +
+                                       (v * 8 + g) * (64ull / C::kRows);
                 const uint64_t at = s * uint64_t{p.strip_stride} + v * p.vector_stride;
 #pragma GCC unroll 4
                 for (uint32_t u = 0; u < kChunkVectors; ++u) {
                     const Vu words = load<Vu>(chunk + u * kWidth * 4);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
                     for (uint32_t field = 0; field < F::kCount; ++field) {
                         const Vu codes = take_field<kBits>(words, field);
                         const uint32_t sum =
-                            (field & F::kRowBit ? F::kTileBits : 0) + (kBits == 2 ? field & 1u : 0);
+                            (field & F::kRowBit ? F::kTileBits : 0) + (field & (F::kTileBits - 1));
                         const uint32_t part = F::kKBit && (field & F::kKBit) ? 16 : 0;
 #pragma GCC unroll 4
                         for (uint32_t r = 0; r < kRows; ++r) {
                             const uint64_t position =
                                 at + r * uint64_t{p.factor_stride} + part + u * kWidth;
-                            sums[sum][r] =
-                                dot_pairs(sums[sum][r], kShared ? codes & 0x10001u : codes,
-                                          load<Vi>(p.factors + position));
+                            Vi &own = sums[sum][r][C::sum_of(u)];
+                            own = dot_pairs(own, kShared ? codes & 0x10001u : codes,
+                                            load<Vi>(p.factors + position));
                             if (kShared)
-                                sums[sum][r] = dot_pairs(sums[sum][r], codes & 0x20002u,
-                                                         load<Vi>(p.high_factors + position));
+                                own = dot_pairs(own, codes & 0x20002u,
+                                                load<Vi>(p.high_factors + position));
                         }
                     }
                 }
             }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (uint32_t sum = 0; sum < F::kSums; ++sum)
 #pragma GCC unroll 4
                 for (uint32_t r = 0; r < kRows; ++r)
-                    folded[r][sum][g] = fold_vector(sums[sum][r]);
+                    fold_rows<kWords>(sums[sum][r], folded[r][sum] + g);
         }
         for (uint32_t r = 0; r < kRows; ++r)
-            for (uint32_t sum = 0; sum < F::kSums; ++sum) {
-                transpose4(folded[r][sum]);      // [word][g 0..3]
-                transpose4(folded[r][sum] + 4);  // [word][g 4..7]
-                const uint32_t row_bit = sum / F::kTileBits;
-                for (uint32_t w = 0; w < (kBits == 8 ? 2u : 4u); ++w) {
-                    const uint32_t word = 4 * v + (kBits == 8 ? 2 * w : w);
-                    const uint32_t tile = kBits == 2   ? 2 * word + sum % F::kTileBits
-                                          : kBits == 4 ? word
-                                                       : word / 2;
-                    int32_t *to = p.out + r * kKvTileTokens + tile * 16 + row_bit * 8;
-                    for (uint32_t half = 0; half < 2; ++half) {
-                        const Vi4 *from = folded[r][sum] + 4 * half;
-                        // At 8 bits the odd words hold the other 8 channels of the same tokens.
-                        const Vi4 value = kBits == 8 ? from[2 * w] + from[2 * w + 1] : from[w];
-                        store(to + 4 * half, p.add ? load<Vi4>(to + 4 * half) + value : value);
-                    }
-                }
-            }
+            for (uint32_t sum = 0; sum < F::kSums; ++sum)
+                add_logits<kBits, kWords>(folded[r][sum], 4 * v, sum, p.add,
+                                          p.out + r * kKvTileTokens);
     }
 }
 
-template <uint32_t kBits, bool kShared>
-inline void multiply_keys_at(PackedKeys p, uint32_t n_rows) {
+template <uint32_t kBits, uint32_t kWords, bool kShared>
+inline void multiply_keys_of(PackedKeys p, uint32_t n_rows) {
+    // At 1 bit a row has four times the sums of 4 bits.
+    constexpr uint32_t kMostRows = kBits == 1 ? 2 : LK_SIMD_NATIVE_ROWS;
     for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= LK_SIMD_NATIVE_ROWS ? LK_SIMD_NATIVE_ROWS
-                           : n_rows - r >= 2                 ? 2
-                                                             : 1;
-        if (n == LK_SIMD_NATIVE_ROWS)
-            multiply_key_rows<kBits, LK_SIMD_NATIVE_ROWS, kShared>(p);
+        const uint32_t n = n_rows - r >= kMostRows ? kMostRows : n_rows - r >= 2 ? 2 : 1;
+        if (n == kMostRows)
+            multiply_key_rows<kBits, kWords, kMostRows, kShared>(p);
         else if (n == 2)
-            multiply_key_rows<kBits, 2, kShared>(p);
+            multiply_key_rows<kBits, kWords, 2, kShared>(p);
         else
-            multiply_key_rows<kBits, 1, kShared>(p);
+            multiply_key_rows<kBits, kWords, 1, kShared>(p);
         p.factors += static_cast<uint64_t>(n) * p.factor_stride;
         if (kShared)
             p.high_factors += static_cast<uint64_t>(n) * p.factor_stride;
@@ -282,9 +343,18 @@ inline void multiply_keys_at(PackedKeys p, uint32_t n_rows) {
     }
 }
 
+template <uint32_t kBits, bool kShared>
+inline void multiply_keys_at(const PackedKeys &p, uint32_t n_rows) {
+    with_lane_words<kBits>(p.page_tokens, kBits, [&](auto words) {
+        multiply_keys_of<kBits, decltype(words)::value, kShared>(p, n_rows);
+    });
+}
+
 inline void multiply_packed_keys(const PackedKeys &p, uint32_t bits, uint32_t n_rows) {
     if (p.high_factors)
         multiply_keys_at<2, true>(p, n_rows);
+    else if (bits == 1)
+        multiply_keys_at<1, false>(p, n_rows);
     else if (bits == 2)
         multiply_keys_at<2, false>(p, n_rows);
     else if (bits == 4)
@@ -293,28 +363,39 @@ inline void multiply_packed_keys(const PackedKeys &p, uint32_t bits, uint32_t n_
         multiply_keys_at<8, false>(p, n_rows);
 }
 
-// 8 pairs of factors of a strip, [t][k part], as chunk words: [k part][t][word].
-LK_INLINE void spread_key_factors(const uint16_t *factors, uint32_t bits, uint32_t *words) {
+// 8 pairs of factors of a strip, [t][k part], as chunk words: [k part][row of the chunk][t][word].
+template <uint32_t kWords>
+LK_INLINE void spread_strip_factors(const uint16_t *factors, uint32_t bits, uint32_t *words) {
     uint32_t pairs[8];
     std::memcpy(pairs, factors, sizeof pairs);
-    for (uint32_t t = 0; t < 4; ++t)
-        for (uint32_t w = 0; w < 4; ++w) {
-            words[t * 4 + w] = bits == 8 ? pairs[2 * t + (w & 1u)] : pairs[2 * t];
-            words[16 + t * 4 + w] = pairs[2 * t + 1];
-        }
+    const uint32_t odd = bits == 8;  // at 8 bits odd words have the other k part
+#pragma GCC unroll 4
+    for (uint32_t t = 0; t < 4; ++t) {
+        const uint32_t two[2] = {pairs[2 * t], pairs[2 * t + odd]};
+        for (uint32_t row = 0; row < 4 / kWords; ++row)
+            for (uint32_t w = 0; w < kWords; ++w) {
+                const uint32_t i = (row * 4 + t) * kWords + w;
+                words[i] = two[w % 2];
+                words[kChunkWords + i] = pairs[2 * t + 1];
+            }
+    }
 }
 
-// The same for the words that hold one group of tokens alone, [vector][k part][t][word].
+// The same for the words that hold one group of tokens alone, [vector] of these.
+template <uint32_t kWords>
 LK_INLINE void spread_group_factors(const uint16_t *factors, uint32_t bits, uint32_t first_word,
                                     uint32_t n_words, uint32_t *words) {
     uint32_t pairs[8];
     std::memcpy(pairs, factors, sizeof pairs);
-    for (uint32_t word = first_word; word < first_word + n_words; ++word)
-        for (uint32_t t = 0; t < 4; ++t) {
-            uint32_t *to = words + word / 4 * 32 + t * 4 + word % 4;
-            to[0] = bits == 8 ? pairs[2 * t + (word & 1u)] : pairs[2 * t];
-            to[16] = pairs[2 * t + 1];
+    for (uint32_t word = first_word; word < first_word + n_words; ++word) {
+        uint32_t *to = words + word / kWords * (2 * kChunkWords) + word % kWords;
+#pragma GCC unroll 16
+        for (uint32_t lane = 0; lane < kChunkWords / kWords; ++lane) {
+            const uint32_t t = lane % 4;
+            to[lane * kWords] = bits == 8 ? pairs[2 * t + (word & 1u)] : pairs[2 * t];
+            to[kChunkWords + lane * kWords] = pairs[2 * t + 1];
         }
+    }
 }
 
 // Sums over all tokens of one strip's 16 channels, as multiples of each row's scale.
@@ -337,38 +418,40 @@ LK_INLINE void sum_each(const Vi *v, int32_t *out) {
     }
 }
 
-// The sums of a chunk's two rows g, of which each has half of the words.
-LK_INLINE void split_chunk(Vi *sums) {
-    if (kWidth < kChunkWords)
-        return;  // they are in vectors of their own
-    Vi first = {};
-    for (uint32_t i = 0; i < kWidth / 2; ++i)
-        first[i] = -1;
-    sums[1] = sums[0] & ~first;
-    sums[0] &= first;
+// Of the sums of a chunk's rows, one row's alone.
+template <uint32_t kWords>
+LK_INLINE Vi take_row(const Vi *sums, uint32_t row) {
+    using C = Chunk<kWords>;
+    if (C::kSums == C::kRows)
+        return sums[row];
+    Vi mask = {};
+    const uint32_t first = row * C::kRowWords % kWidth;
+    for (uint32_t i = first; i < first + C::kRowWords; ++i)
+        mask[i] = -1;
+    return sums[row * C::kSums / C::kRows] & mask;
 }
 
-template <uint32_t kBits, uint32_t kRows>
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows>
 LK_INLINE void multiply_value_rows(const PackedValues &p) {
     using F = Fields<kBits>;
-    const uint32_t n_vectors = p.page_tokens * kBits * F::kChunkRows / 256;
+    using C = Chunk<kWords>;
+    const uint32_t n_vectors = kWords < 4 ? 1 : p.page_tokens * kBits / 256;
     Vi channels[kRows][16];
-    for (uint32_t g = 0; g < 8; g += F::kChunkRows) {
-        Vi sums[2][kRows][F::kChunkRows] = {};
+    for (uint32_t g = 0; g < 8; g += C::kRows) {
+        Vi sums[2][kRows][C::kSums] = {};
         for (uint32_t v = 0; v < n_vectors; ++v) {
-            const uint8_t *chunk = p.strip + (v * 8 + g) * (64ull / F::kChunkRows);
+            const uint8_t *chunk = p.strip + (v * 8 + g) * (64ull / C::kRows);
             const uint32_t *factors = p.factors + v * (F::kFactorFields * kChunkWords);
 #pragma GCC unroll 4
             for (uint32_t u = 0; u < kChunkVectors; ++u) {
                 const Vu words = load<Vu>(chunk + u * kWidth * 4);
-                const uint32_t row = u * kWidth * F::kChunkRows / kChunkWords;
 #pragma GCC unroll 16
                 for (uint32_t field = 0; field < F::kCount; ++field) {
                     const Vu codes = take_field<kBits>(words, field);
                     const uint32_t position = field & (F::kRowBit - 1);
 #pragma GCC unroll 4
                     for (uint32_t r = 0; r < kRows; ++r) {
-                        Vi &sum = sums[field & F::kRowBit ? 1 : 0][r][row];
+                        Vi &sum = sums[field & F::kRowBit ? 1 : 0][r][C::sum_of(u)];
                         sum = dot_pairs(sum, codes,
                                         load<Vi>(factors + r * p.factor_stride +
                                                  position * kChunkWords + u * kWidth));
@@ -378,31 +461,36 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
         }
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < kRows; ++r)
-            for (uint32_t half = 0; half < 2; ++half) {
-                if (F::kChunkRows == 2)
-                    split_chunk(sums[half][r]);
-                for (uint32_t row = 0; row < F::kChunkRows; ++row)
-                    channels[r][8 * half + g + row] = sums[half][r][row];
-            }
+            for (uint32_t half = 0; half < 2; ++half)
+#pragma GCC unroll 4
+                for (uint32_t row = 0; row < C::kRows; ++row)
+                    channels[r][8 * half + g + row] = take_row<kWords>(sums[half][r], row);
     }
     for (uint32_t r = 0; r < kRows; ++r)
         sum_each(channels[r], p.out[r]);
 }
 
-template <uint32_t kBits>
-inline void multiply_values_at(PackedValues p, uint32_t n_rows) {
+template <uint32_t kBits, uint32_t kWords>
+inline void multiply_values_of(PackedValues p, uint32_t n_rows) {
     for (uint32_t r = 0; r < n_rows;) {
         const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
         if (n == 4)
-            multiply_value_rows<kBits, 4>(p);
+            multiply_value_rows<kBits, kWords, 4>(p);
         else if (n == 2)
-            multiply_value_rows<kBits, 2>(p);
+            multiply_value_rows<kBits, kWords, 2>(p);
         else
-            multiply_value_rows<kBits, 1>(p);
+            multiply_value_rows<kBits, kWords, 1>(p);
         p.factors += static_cast<uint64_t>(n) * p.factor_stride;
         p.out += n;
         r += n;
     }
+}
+
+template <uint32_t kBits>
+inline void multiply_values_at(const PackedValues &p, uint32_t n_rows) {
+    with_lane_words<kBits>(p.page_tokens, kBits, [&](auto words) {
+        multiply_values_of<kBits, decltype(words)::value>(p, n_rows);
+    });
 }
 
 inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_t n_rows) {
@@ -416,21 +504,27 @@ inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_
         multiply_values_at<8>(p, n_rows);
 }
 
-// Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's
-// bit][row g of the chunk][t][word].
-template <uint32_t kBits>
-inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *words) {
+// Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's bit][row of
+// the chunk][t][word].
+template <uint32_t kBits, uint32_t kWords>
+inline void spread_chunk_factors(const uint16_t *factors, uint32_t n_vectors, uint32_t *words) {
     using F = Fields<kBits>;
-    constexpr uint32_t kWords = 4 / F::kChunkRows;  // of a lane
-    for (uint32_t v = 0; v < page_tokens * kBits * F::kChunkRows / 256; ++v)
+    for (uint32_t v = 0; v < n_vectors; ++v)
         for (uint32_t field = 0; field < F::kFactorFields; ++field)
             for (uint32_t w = 0; w < kWords; ++w) {
-                const uint32_t position = unfold(4 * v + w, field, F::kSteps);
+                const uint32_t position = unfold(kWords * v + w, field, F::kSteps);
                 const uint16_t *tile = factors + (position >> 2) * 16 + ((position >> 1) & 1u) * 2;
                 uint32_t *to = words + (v * F::kFactorFields + field) * kChunkWords + w;
-                for (uint32_t lane = 0; lane < 4 * F::kChunkRows; ++lane)
+                for (uint32_t lane = 0; lane < kChunkWords / kWords; ++lane)
                     std::memcpy(to + lane * kWords, tile + 4 * (lane % 4), 4);
             }
+}
+template <uint32_t kBits>
+inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *words) {
+    with_lane_words<kBits>(page_tokens, kBits, [&](auto constant) {
+        constexpr uint32_t kWords = decltype(constant)::value;
+        spread_chunk_factors<kBits, kWords>(factors, page_tokens * kBits / 64 / kWords, words);
+    });
 }
 
 }  // namespace

@@ -16,10 +16,10 @@ PageKind page_kind(const PageLayout &layout) {
     if (layout.is_raw())
         return PageKind::kRaw;
     const bool plain = !layout.strips[kPlane16] && !has_split_plane(layout.strips);
-    // A word of 2-bit codes holds 32 tokens.
-    const bool whole_words = layout.group >= 32 || !layout.strips[kPlane2];
-    const bool keys = layout.side == Side::kKey && layout.axis == Axis::kChannel && whole_words &&
-                      !layout.strips[kPlane1];
+    // A word holds 32 tokens at 2 bits and 64 at 1 bit.
+    const bool whole_words = (layout.group >= 32 || !layout.strips[kPlane2]) &&
+                             (layout.group >= 64 || !layout.strips[kPlane1]);
+    const bool keys = layout.side == Side::kKey && layout.axis == Axis::kChannel && whole_words;
     const bool values = layout.side == Side::kValue && layout.axis == Axis::kToken;
     return plain && (keys || values) ? PageKind::kPacked : PageKind::kOther;
 }
