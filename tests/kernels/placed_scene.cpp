@@ -28,7 +28,7 @@ PlacedScene::~PlacedScene() {
     device_.memory->clear();
 }
 
-// Does a cache free the block's pages? No new token sees them.
+// Does a cache free the block's pages? They are visible to no new token.
 static bool is_hidden(const Case &c, const SceneSequence &sequence, const SceneBlock &block) {
     return c.window && block.first_token >= std::max(c.window_sinks, c.sink_tokens) &&
            block.first_token + block.n_tokens + c.window <= sequence.n_history + 1;
