@@ -161,12 +161,12 @@ class ByBytes {
         {
             const Keys keys = read_keys(kv_tile);
             Work<1> work;
-            multiply_keys<kStrips, KeysByF16<1, kKind>>(ring, keys, queries, {slots}, lane.lane,
-                                                        work);
+            multiply_keys<kStrips, KeysByF16<1, kKind, true>>(ring, keys, queries, {slots},
+                                                              lane.lane, work);
             float x[kPageTiles * 2];
 #pragma unroll
             for (int i = 0; i < kPageTiles * 2; ++i)
-                x[i] = work.s[i / 2][0][i % 2 * 2];
+                x[i] = work.s[i / 2][0][i % 2 * 2] + work.s[i / 2][0][i % 2 * 2 + 1];
             const LogitScales scales = logit_scales<kStrips, kKind>(keys);
             const float even = scales.all * factor;
             const float offset =
@@ -199,7 +199,8 @@ class ByBytes {
 
 template <int kStrips, DecodeKind kKind>
 class BySplitK {
-    static_assert(kSplitKCopies * kSplitKStripBytes * kStrips ==
+    static_assert(kSplitKCopies * kSplitKStripBytes * kStrips +
+                          kPairStripBytes * (kStrips + (kStrips + 1) / 2) ==
                       decode_query_bytes(kStrips * 16, 4),
                   "the host sizes shared memory by it");
 
@@ -220,7 +221,7 @@ class BySplitK {
                                                       uint32_t column, uint32_t lane) {
         __syncwarp();
         const auto *fixed = reinterpret_cast<const uint8_t *>(page.permutation);
-        arrange_split_k<kStrips>(
+        arrange_split_k<kStrips, kKind>(
             queries, queries, page.kv_tile.end4 * 16, page.kv_tile.n_shared,
             [&](uint32_t slot) { return fixed ? fixed[slot] : slot; }, column, lane);
     }
@@ -310,7 +311,7 @@ class BySplitK {
                 (void)ring.wait();
                 if (keys.permutation_offset)
                     slots = ring.key_metadata() + keys.permutation_offset;
-                arranged.address = arrange_own_split_k<kStrips>(
+                arranged.address = arrange_own_split_k<kStrips, kKind>(
                     keys, queries.address, ring.own_queries(), slots, lane.lane);
             }
             multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, {slots}, lane.lane,

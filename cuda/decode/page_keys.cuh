@@ -10,13 +10,13 @@ namespace lk {
 namespace cuda {
 
 // The types that multiply strips: kCount strips of kBits, and a strip with shared slots.
-template <int kColumnTiles, DecodeKind kOfKind>
+template <int kColumnTiles, DecodeKind kOfKind, bool kPaired = false>
 struct KeysByF16 {
     static constexpr int kTiles = kColumnTiles;
     static constexpr int kTokenTiles = kTilesOf<kOfKind>;
     static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
-    using Strips = KeyStrips<kBits, kCount, kTiles, kKind>;
+    using Strips = KeyStrips<kBits, kCount, kTiles, kKind, kPaired>;
     template <int kStrips>
     using SharedStrip = SharedKeyStrip<kStrips, kTiles, kKind>;
     static constexpr bool kHasBytes = true;      // strips of 8 bits

@@ -38,8 +38,8 @@ __device__ __forceinline__ uint32_t range_offset(const Keys &keys, uint32_t slot
 }
 
 template <int kStrips, int kTiles, DecodeKind kKind>
-class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
-    using Base = KeyStrips<2, 1, kTiles, kKind>;
+class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind, false> {
+    using Base = KeyStrips<2, 1, kTiles, kKind, false>;
     using Base::folded_;
     using Base::keys_;
     using Base::lane_;
