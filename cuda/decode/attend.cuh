@@ -79,7 +79,8 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
                                              uint32_t n_warps, uint32_t lane) {
     constexpr uint32_t kHeadDim = Method::kStripCount * 16;
     constexpr int kCount = (kHeadDim + kWarp - 1) / kWarp;
-    for (uint32_t column = warp; column < Method::kColumns; column += n_warps) {
+    // The last warps have fewest KV tiles to look up.
+    for (uint32_t column = n_warps - 1 - warp; column < Method::kColumns; column += n_warps) {
         const bool is_real = column < work_tile.n_columns;
         const uint32_t i = is_real ? (work_tile.first_column + column) / work_tile.group : 0;
         const uint32_t token = item.first_new + i;
@@ -147,6 +148,23 @@ __device__ __forceinline__ WorkTile work_tile_of(const DecodeArgs &args, const W
     return work_tile;
 }
 
+__device__ __forceinline__ void prefetch(const void *line) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(line)));
+}
+// Brings to L2 the tables that a work item reads once it is known: several accesses would wait for
+// device memory one after the other. The table of ancestors follows that of blocks.
+__device__ __forceinline__ void prefetch_tables(const DecodeArgs &args) {
+    constexpr uint32_t kLine = 128;
+    const uint32_t first = threadIdx.x * kLine;
+    const auto *blocks = reinterpret_cast<const uint8_t *>(args.step.blocks) + first;
+    if (blocks < reinterpret_cast<const uint8_t *>(args.step.ancestors))
+        prefetch(blocks);
+    if (threadIdx.x < args.layer.n_kv_heads)
+        prefetch(args.templates + threadIdx.x);
+    if (first < args.n_sequences * sizeof(SequenceInfo))
+        prefetch(reinterpret_cast<const uint8_t *>(args.step.sequences) + first);
+}
+
 // The item's index in the list is checked only when the item is there, since the list is never
 // shorter than the grid.
 __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index, WorkItem *item) {
@@ -207,6 +225,7 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
     constexpr int kStrips = Method::kStripCount;
     __shared__ __align__(2) uint8_t slots[2 * Slots<kStrips>::kRawOffset];
     __shared__ __align__(8) uint64_t barriers[kWarps * 2];
+    prefetch_tables(args);
     const uint32_t warp = threadIdx.x / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_warps = blockDim.x / kWarp;
@@ -242,7 +261,7 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
             ring.start(n_mine);
         };
         const auto begin = [&] {
-            if (warp == n_warps - 1)
+            if (warp == n_warps / 2)
                 read_slots<kStrips>(args, item, slots, lane);
             if (threadIdx.x == 0)
                 rules = logit_rules(args, item, n_history, columns);
@@ -270,9 +289,12 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
                 look_up();
         }
         __syncthreads();
-        const WarpResults results(rings, n_warps, work_tile.n_columns, args.layer.head_dim);
-        method.store(results, warp, lane);
-        merge_warps<lane_channels(kStrips)>({&args, columns, work_tile}, item, results, n_warps);
+        const uint32_t n_readers = warps_with_kv_tiles<Method::kTokenTiles>(item, n_warps);
+        const WarpResults results(rings, n_readers, work_tile.n_columns, args.layer.head_dim);
+        if (warp < n_readers)
+            method.store(results, warp, lane);
+        merge_warps<lane_channels(kStrips)>({&args, columns, work_tile}, item, results, n_warps,
+                                            n_readers);
         Arrivals::fence();
         __syncthreads();
     }

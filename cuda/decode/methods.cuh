@@ -112,6 +112,7 @@ class ByBytes {
         for (; ring.has_more(); ring.next_kv_tile()) {
             const uint32_t kv_tile = ring.kv_tile();
             const Position position = read_position(kv_tile);
+            ring.prefetch_next();
             if (ring.is_empty())
                 continue;
             if (position.is_raw)
@@ -240,6 +241,7 @@ class BySplitK {
         for (; ring.has_more(); ring.next_kv_tile()) {
             const uint32_t kv_tile = ring.kv_tile();
             const Position position = read_position(kv_tile);
+            ring.prefetch_next();
             if (ring.is_empty())
                 continue;
             if (position.is_raw)

@@ -102,6 +102,13 @@ __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem 
     return n_mine;
 }
 
+// The warps that have KV tiles are the first ones; one at least.
+template <uint32_t kRowTiles>
+__device__ __forceinline__ uint32_t warps_with_kv_tiles(const WorkItem &item, uint32_t n_warps) {
+    const uint32_t n = kRowTiles * (item.raw_count[0] + item.raw_count[1]) + item.packed_count;
+    return min(max(n, 1u), n_warps);
+}
+
 // n runs of 512 bytes, 16 of them by this lane.
 __device__ __forceinline__ void copy_by_lanes(uint32_t to, uint64_t from, uint32_t stride,
                                               uint32_t n) {
@@ -293,6 +300,23 @@ class Ring {
     __device__ __forceinline__ bool is_empty() const { return !load_shared1(using_ + 16); }
     __device__ __forceinline__ void next_kv_tile() { using_ += kKvTileBytes; }
 
+    // Bring the first chunks of the next packed page to L2, long before its copies can begin.
+    __device__ __forceinline__ void prefetch_next() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        const uint32_t next = using_ + kKvTileBytes;
+        const uint32_t lane = arrivals_.lane();
+        if (next >= state_.end || lane >= 4 || (load_shared1(next + kRawOffset) & 0xFFu))
+            return;
+        const uint32_t side = next + (lane >> 1) * 32;
+        const uint32_t bytes =
+            lane & 1u ? load_shared1(side + 20) >> 16 : min(load_shared1(side + 16), kChunkBytes);
+        if (bytes)
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
+                             load_shared_address(side + (lane & 1u) * 8)),
+                         "r"(bytes)
+                         : "memory");
+#endif
+    }
     // Wait for the chunk that is used next; returns its address.
     __device__ __forceinline__ uint32_t wait() const {
         const uint32_t slot = used_ & 1u;
