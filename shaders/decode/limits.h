@@ -14,6 +14,8 @@
 #define LK_SPEC_KEY_FOLDS 14u   /* of attend_decode_forms: token groups of keys, at most: 1, 4, 8 */
 #define LK_SPEC_PARAMETER_BYTES 15u /* of a range or a minimum: 2 = FP16, 1 = FP8 */
 #define LK_SPEC_SHARED 16u /* 1: keys of the layer may have pairs of shared stored channels */
+/* Of attend_decode_forms: slots of keys whose codes have a higher bit of its own query. */
+#define LK_SPEC_HIGH_SLOTS 17u
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
 #define LK_PERMUTATION_OF_FORMAT 2u
@@ -30,13 +32,13 @@ namespace vulkan {
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
 // Shared memory of a workgroup of decode, a little more than it takes. key_folds: LK_SPEC_KEY_FOLDS
-// of attend_decode_forms, else 0. has_shared: LK_SPEC_SHARED.
+// of attend_decode_forms, else 0. has_shared: LK_SPEC_SHARED, or are there LK_SPEC_HIGH_SLOTS?
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
                                        DecodeArithmetic arithmetic, bool has_subgroups,
                                        uint32_t key_folds, bool has_shared) {
     const uint32_t pairs = (columns + 1) / 2;
     if (arithmetic == DecodeArithmetic::kMatrix) {
-        const uint32_t high = key_folds ? (head_dim / 2 + 31) / 32 * 32 : 0;
+        const uint32_t high = key_folds && has_shared ? (head_dim / 2 + 31) / 32 * 32 : 0;
         const uint32_t parameters = key_folds ? 256 : 128;
         const uint32_t folded = (key_folds ? key_folds : 1) * (head_dim + high) * pairs;
         return n_teams * (head_dim * pairs * 8 + (folded > parameters ? folded : parameters) * 4 +

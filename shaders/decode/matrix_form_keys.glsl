@@ -86,7 +86,7 @@ void fold_queries(uint fold, int exponent, out vec2 products[kPairs]) {
                     shared_words[folded_word(fold, slots[slot]) + pair] = word;
                     products[pair] +=
                         queries * midpoints[slot] - unpack_pair(word) * code_midpoints[slot];
-                    if (n_shared() != 0u)
+                    if (kHighSlots != 0u && n_shared() != 0u)
                         products[pair] -=
                             inverse_unit * fold_higher_bit(fold, pair, own.positions[slot],
                                                            own.places[slot], folded, word);

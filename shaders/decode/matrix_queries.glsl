@@ -23,6 +23,7 @@ layout(constant_id = LK_SPEC_SOFT_CAP) const uint kHasSoftCap = 1u;
 #ifdef LK_FORMS
 layout(constant_id = LK_SPEC_KEY_FOLDS) const uint kFolds = 4u;  // token groups of keys, at most
 layout(constant_id = LK_SPEC_PARAMETER_BYTES) const uint kParameterBytes = 2u;
+layout(constant_id = LK_SPEC_HIGH_SLOTS) const uint kHighSlots = 64u;
 
 uint form_field(int first, int n) { return bitfieldExtract(push.form, first, n); }
 uint key_end8() { return form_field(LK_FORM_KEY_END8); }
@@ -32,6 +33,8 @@ uint n_key_groups() { return form_field(LK_FORM_KEY_GROUPS); }
 uint value_group_strips() { return form_field(LK_FORM_VALUE_STRIPS); }
 // Strips with partners, by twos.
 uint shared_strips() {
+    if (kHighSlots == 0u)
+        return 0u;
     return (n_shared() + 2u * LK_STRIP_CHANNELS - 1u) / (2u * LK_STRIP_CHANNELS) * 2u;
 }
 // Divisions by numbers that are pushed take tens of instructions: find_form() makes them once.
@@ -73,7 +76,7 @@ shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
 // A team's own words: folded queries, [token group][slot][pair], then ranges and minima of two
 // channel groups of values. After the slots come those of strips with partners once more, for the
 // higher bit of their codes.
-const uint kFoldSlots = kHeadDim + (kHeadDim / 2u + 31u) / 32u * 32u;
+const uint kFoldSlots = kHeadDim + kHighSlots;
 const uint kFoldedWords = kFolds * kFoldSlots * kPairs;
 const uint kParameterWords = 2u * LK_MAX_PAGE_TOKENS;
 #else

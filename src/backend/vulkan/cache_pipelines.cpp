@@ -223,7 +223,8 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                       {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
                       {LK_SPEC_PERMUTATION, of.permutation},
                       {LK_SPEC_KEY_FOLDS, of.key_folds},
-                      {LK_SPEC_PARAMETER_BYTES, of.parameter_bytes}},
+                      {LK_SPEC_PARAMETER_BYTES, of.parameter_bytes},
+                      {LK_SPEC_HIGH_SLOTS, of.high_slots}},
                      required);
 }
 

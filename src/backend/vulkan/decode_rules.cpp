@@ -36,6 +36,11 @@ constexpr uint32_t folds_of(uint32_t key_groups) {
     return key_groups > 1 && key_groups < kFewFolds ? kFewFolds : key_groups;
 }
 
+// Whole pairs of strips.
+constexpr uint32_t high_slots_of(uint32_t n_shared) {
+    return static_cast<uint32_t>(round_up(n_shared, 2 * LK_STRIP_CHANNELS));
+}
+
 constexpr uint32_t field(uint32_t value, uint32_t first, uint32_t) { return value << first; }
 
 // Of all formats that kernels of matrices read alike, one number: the fields of the form of which a
@@ -74,7 +79,7 @@ FormatInfo info_of(const PageFormat &format) {
 }
 
 // The form of a layer whose pages are all raw.
-constexpr PageForm kRawForm = {0, 0, 0, 2, LK_PERMUTATION_NONE, 2, 0, 0};
+constexpr PageForm kRawForm = {0, 0, 0, 2, LK_PERMUTATION_NONE, 2, 0, 0, 0};
 
 // Calls call(format) for each packed format of a layer. False when a call was.
 template <class Call>
@@ -94,7 +99,7 @@ bool for_each_format(const CacheLayout &layout, uint32_t layer, const Call &call
 bool has_same_pipeline(const PageForm &a, const PageForm &b) {
     return a.key_folds == b.key_folds && a.key_end8 == b.key_end8 && a.key_end4 == b.key_end4 &&
            a.value_bits == b.value_bits && a.permutation == b.permutation &&
-           a.parameter_bytes == b.parameter_bytes;
+           a.parameter_bytes == b.parameter_bytes && a.high_slots == b.high_slots;
 }
 
 bool DecodeRules::number_formats(const CacheLayout &layout) {
@@ -170,8 +175,9 @@ bool DecodeRules::add_form(const CacheLayout &layout, uint16_t key_format, uint1
     ++layer->n_forms;
     return forms_.push({folds, 0, 0, bits_of_shape(value),
                         is_of_page ? LK_PERMUTATION_OF_PAGE : LK_PERMUTATION_OF_FORMAT,
-                        parameter_bytes_of_shape(key), form_of_shape(key) | form_of_shape(value),
-                        formats});
+                        parameter_bytes_of_shape(key),
+                        high_slots_of(info_of(layout.formats[key_format]).n_shared),
+                        form_of_shape(key) | form_of_shape(value), formats});
 }
 
 // The forms of a layer's pages: of each head's, and where pages change their formats, of any keys
@@ -218,6 +224,16 @@ void DecodeRules::make_plain(uint32_t head_dim, PageForm *form) const {
     form->permutation = permutation_of_shape(key);
 }
 
+// Forms that differ in nothing else share a pipeline, so workgroups of all layers are as large.
+void DecodeRules::find_high_slots() {
+    for (PageForm &form : forms_) {
+        for (const PageForm &other : forms_)
+            if (form.key_folds == other.key_folds)
+                form.high_slots = std::max(form.high_slots, other.high_slots);
+        has_high_slots_ = has_high_slots_ || form.high_slots;
+    }
+}
+
 bool DecodeRules::open(const CacheLayout &layout) {
     if (!layers_.resize(layout.n_layers) || !number_formats(layout))
         return false;
@@ -241,6 +257,7 @@ bool DecodeRules::open(const CacheLayout &layout) {
         max_forms_ = std::max(max_forms_, layer.max_forms);
         layers_[l] = layer;
     }
+    find_high_slots();
     return true;
 }
 
@@ -296,8 +313,9 @@ uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
                             : of.has_shared ? kPairSharedBytes
                                             : kSharedBytes;
     const uint32_t shared_bytes = std::min(wanted, traits_.max_shared_bytes);
+    const bool has_shared = of.key_folds ? has_high_slots_ : of.has_shared;
     return decode_threads(of.head_dim, tile_columns, arithmetic(layer), traits_.subgroup,
-                          of.key_folds, of.has_shared, shared_bytes);
+                          of.key_folds, has_shared, shared_bytes);
 }
 
 }  // namespace vulkan

@@ -20,6 +20,7 @@ struct PageForm {
     uint32_t value_bits;
     uint32_t permutation;  // LK_PERMUTATION_*
     uint32_t parameter_bytes;
+    uint32_t high_slots;  // LK_SPEC_HIGH_SLOTS, of all forms of as many key_folds
     // Pushed: LK_FORM_*, and FormatInfo.form of keys and, in the upper half, of values.
     uint32_t form;
     uint32_t formats;
@@ -95,6 +96,7 @@ class DecodeRules final : public gpu::SplitRules {
     bool add_form(const CacheLayout &layout, uint16_t key_format, uint16_t value_format,
                   Layer *layer);
     void make_plain(uint32_t head_dim, PageForm *form) const;
+    void find_high_slots();
     uint32_t formats_of(uint16_t key_format, uint16_t value_format) const {
         return uint32_t{format_forms_[key_format]} | uint32_t{format_forms_[value_format]} << 16;
     }
@@ -105,6 +107,7 @@ class DecodeRules final : public gpu::SplitRules {
     Array<uint16_t> format_forms_;  // [formats]
     Array<uint64_t> shapes_;        // of formats, by their number less 1
     uint32_t max_forms_ = 1;        // of a work tile's pages, in any layer
+    bool has_high_slots_ = false;   // in any form
 };
 
 }  // namespace vulkan
