@@ -160,13 +160,6 @@ __device__ void unpack_block(const TileArgs &args, const Entry &entry, uint32_t 
         unpack_in_order<false>(page, target);
 }
 
-// Do the sequence's new tokens no longer see these tokens? Their page may have been freed.
-__device__ bool is_outside(const LayerArg &layer, const SequenceInfo &sequence, uint32_t first,
-                           uint32_t n) {
-    return layer.window_tokens && first >= layer.window_sink_tokens &&
-           first + n + layer.window_tokens <= sequence.n_history + 1;
-}
-
 __global__ void __launch_bounds__(kThreads)
     unpack_pass(const __grid_constant__ TileArgs args, const __grid_constant__ PagePass pass) {
     extern __shared__ __align__(16) uint8_t memory[];
@@ -184,7 +177,8 @@ __global__ void __launch_bounds__(kThreads)
         const BlockInfo &block = args.step.blocks[sequence.first_block + page];
         const uint32_t end = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
         const uint32_t n_tokens = end > block.first_token ? end - block.first_token : 0;
-        if (!is_outside(args.layer, sequence, block.first_token, block.capacity_tokens))
+        if (!is_outside_window(args.layer, block.first_token, uint32_t{block.capacity_tokens},
+                               sequence.n_history))
             unpack_block(
                 args,
                 reinterpret_cast<const Entry *>(block.entries)[args.layer.first_entry + kv_head],

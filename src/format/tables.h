@@ -97,6 +97,15 @@ struct alignas(16) SequenceInfo {
 };
 static_assert(sizeof(SequenceInfo) == 48, "read by 16 bytes");
 
+// Are n_tokens tokens from first_token on outside a layer's window for every new token after
+// n_history? A cache frees pages of such tokens, so nothing may read them.
+template <class Layer, typename Count>
+constexpr bool is_outside_window(const Layer &layer, Count first_token, uint32_t n_tokens,
+                                 Count n_history) {
+    return layer.window_tokens && first_token >= layer.window_sink_tokens &&
+           first_token + n_tokens + layer.window_tokens <= n_history + 1;
+}
+
 struct StepHeader {
     uint32_t n_sequences;
     uint32_t n_tokens;

@@ -130,9 +130,8 @@ Splits::WorkTileBlocks Splits::find_blocks(const BatchSequence &sequence, const 
                                            uint32_t entry) const {
     const auto hidden = [&](uint32_t r) {
         const Block &block = *sequence.blocks[r];
-        return layer.window_tokens && block.first_token >= layer.window_sink_tokens &&
-               block.first_token + block.capacity_tokens + layer.window_tokens <=
-                   sequence.n_history + 1;
+        return is_outside_window(layer, block.first_token, block.capacity_tokens,
+                                 sequence.n_history);
     };
     WorkTileBlocks work_tile{};
     uint32_t first = 0;
