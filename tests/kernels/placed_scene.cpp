@@ -47,16 +47,16 @@ void PlacedScene::place_blocks() {
             for (uint32_t head = 0; head < scene_.parameters().n_kv_heads; ++head) {
                 const ScenePage &keys = block.pages[2 * head];
                 const ScenePage &values = block.pages[2 * head + 1];
-                entries_.back()[first_entry_ + head] = {place(keys.payload),
-                                                        place(keys.metadata),
-                                                        place(values.payload),
-                                                        place(values.metadata),
-                                                        keys.page_format,
-                                                        values.page_format,
-                                                        0};
-                if (is_hidden(scene_.parameters(), sequence, block))
-                    entries_.back()[first_entry_ + head] = {
-                        0, 0, 0, 0, keys.page_format, values.page_format, 1};
+                PageEntry &entry = entries_.back()[first_entry_ + head];
+                entry = {0, 0, 0, 0, keys.page_format, values.page_format, 1};
+                if (!is_hidden(scene_.parameters(), sequence, block))
+                    entry = {place(keys.payload),
+                             place(keys.metadata),
+                             place(values.payload),
+                             place(values.metadata),
+                             keys.page_format,
+                             values.page_format,
+                             0};
             }
             Block placed{};
             placed.first_token = block.first_token;
