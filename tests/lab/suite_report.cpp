@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -30,12 +31,13 @@ bool is_in(Scope scope, const std::string &task) {
                : std::count(std::begin(kCopyTasks), std::end(kCopyTasks), task) != 0;
 }
 
-// The difference a - b of each document of the questions.
+// The difference a - b of each document of the tasks that are taken.
 std::vector<double> differences(const SuiteRecord &record, const std::string &a,
-                                const std::string &b, Measure measure, Scope scope) {
+                                const std::string &b, Measure measure,
+                                const std::function<bool(const std::string &)> &takes) {
     std::vector<double> out;
     for (const SuiteCell &one : record.cells) {
-        if (one.plan != a || !is_in(scope, one.task))
+        if (one.plan != a || !takes(one.task))
             continue;
         for (const SuiteCell &other : record.cells) {
             if (other.plan != b || other.task != one.task || other.seed != one.seed ||
@@ -197,20 +199,9 @@ Json sum_json(const SuiteSum &sum) {
 // How far a plan is below the FP16 cache on the documents of a task that both have answered, in
 // points of exact match.
 Json below_json(const SuiteRecord &record, const std::string &plan, const std::string &task) {
-    std::vector<double> below;
-    for (const SuiteCell &cell : record.cells)
-        for (const SuiteCell &exact : record.cells) {
-            if (cell.plan != plan || exact.plan != kFp16 || cell.task != task ||
-                exact.task != task || cell.context_tokens != exact.context_tokens ||
-                cell.seed != exact.seed || cell.documents.size() != exact.documents.size())
-                continue;
-            SuiteSum own, whole;
-            for (std::size_t i = 0; i < cell.documents.size(); ++i) {
-                own.add(cell.documents[i]);
-                whole.add(exact.documents[i]);
-                below.push_back(whole.documents.back() - own.documents.back());
-            }
-        }
+    const std::vector<double> below =
+        differences(record, kFp16, plan, Measure::kExactMatch,
+                    [&task](const std::string &name) { return name == task; });
     if (below.empty())
         return nullptr;
     return {{"points", mean_of(below)}, {"standard_error", standard_error(below)}};
@@ -310,7 +301,8 @@ std::vector<std::string> tasks_of(const SuiteRecord &record) {
 
 PairedTest compare_plans(const SuiteRecord &record, const std::string &a, const std::string &b,
                          Measure measure, Scope scope) {
-    const std::vector<double> d = differences(record, a, b, measure, scope);
+    const std::vector<double> d = differences(
+        record, a, b, measure, [scope](const std::string &task) { return is_in(scope, task); });
     PairedTest test;
     test.n_documents = d.size();
     test.difference = mean_of(d);
