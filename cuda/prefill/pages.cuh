@@ -199,8 +199,12 @@ __device__ inline void view_stages(const TileArgs &args, const Mask &mask, uint3
     view->end_stage = (view->n_tokens + mask.stage_tokens - 1) / mask.stage_tokens;
     const bool in_window =
         first_token >= mask.window_begin || first_token < args.layer.window_sink_tokens;
-    view->first_stage =
-        in_window ? 0 : min((mask.window_begin - first_token) / mask.stage_tokens, view->end_stage);
+    // A stage may be longer than a page that ends where the window begins.
+    const bool is_freed =
+        is_outside_window(args.layer, first_token, view->n_tokens, mask.first_position);
+    view->first_stage = in_window  ? 0
+                        : is_freed ? view->end_stage
+                                   : (mask.window_begin - first_token) / mask.stage_tokens;
 }
 
 __device__ inline void view_page(const TileArgs &args, uint64_t payload, uint64_t metadata,

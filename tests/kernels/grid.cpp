@@ -368,20 +368,23 @@ std::vector<Case> long_cases() {
             c.sinks = turns[9] % 4 == 1;
             all.push_back(c);
         }
-    // The window begins with a page, and those before it are freed.
-    for (const uint32_t head_dim : {128u, 64u, 256u}) {
-        Case c;
-        c.head_dim = head_dim;
-        c.n_kv_heads = 1;
-        c.group = 8;
-        c.n_new = 300;
-        c.sinks = 1;
-        c.sink_tokens = 0;
-        c.packed_pages = 7;
-        c.tail_tokens = 127;
-        c.window = 512;
-        all.push_back(c);
-    }
+    // The window begins with a page, and those before it are freed. Short pages have less than a
+    // stage of CUDA's.
+    for (const uint32_t page_tokens : {128u, 32u})
+        for (const uint32_t head_dim : {128u, 64u, 256u, 80u}) {
+            Case c;
+            c.head_dim = head_dim;
+            c.n_kv_heads = 1;
+            c.group = 8;
+            c.n_new = 300;
+            c.sinks = 1;
+            c.sink_tokens = 0;
+            c.page_tokens = page_tokens;
+            c.packed_pages = 7;
+            c.tail_tokens = page_tokens - 1;
+            c.window = 4 * page_tokens;
+            all.push_back(c);
+        }
     return all;
 }
 
