@@ -1,7 +1,6 @@
 // Scenes in the memory of a backend.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -28,9 +27,10 @@ PlacedScene::~PlacedScene() {
     device_.memory->clear();
 }
 
-// Does a cache free the block's pages? They are visible to no new token.
+// Does a cache free the block's pages? It does once no new token attends to them, in a layer whose
+// sinks of the window are in sink blocks.
 static bool is_hidden(const Case &c, const SceneSequence &sequence, const SceneBlock &block) {
-    return c.window && block.first_token >= std::max(c.window_sinks, c.sink_tokens) &&
+    return c.window && c.window_sinks <= c.sink_tokens && block.first_token >= c.sink_tokens &&
            block.first_token + block.n_tokens + c.window <= sequence.n_history + 1;
 }
 
