@@ -141,10 +141,13 @@ struct Work {
 };
 
 // Queries times ranges, or in the second fragment column of a query what their rounding leaves.
+// sign: what the column adds of the rounded product, 0 or -1, twice.
+__device__ __forceinline__ uint32_t pair_sign(uint32_t lane) {
+    return lane & 4u ? 0xBC00BC00u : 0u;
+}
 __device__ __forceinline__ uint32_t multiply_pair(uint32_t queries, uint32_t ranges,
-                                                  bool is_second) {
-    const uint32_t rounded = multiply_f16(queries, ranges) ^ 0x80008000u;
-    return fused(queries, ranges, is_second ? rounded : 0u);
+                                                  uint32_t sign) {
+    return fused(queries, ranges, multiply_f16(multiply_f16(queries, sign), ranges));
 }
 
 // kCount strips of packed keys of one width at once: their queries, and the product of each tile.
@@ -247,9 +250,9 @@ class KeyStrips {
             const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group));
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
-                folded_[n][c][0] = kPaired ? multiply_pair(queries_[n][c][0], r.x, is_second())
+                folded_[n][c][0] = kPaired ? multiply_pair(queries_[n][c][0], r.x, pair_sign(lane_))
                                            : multiply_f16(queries_[n][c][0], r.x);
-                folded_[n][c][1] = kPaired ? multiply_pair(queries_[n][c][1], r.y, is_second())
+                folded_[n][c][1] = kPaired ? multiply_pair(queries_[n][c][1], r.y, pair_sign(lane_))
                                            : multiply_f16(queries_[n][c][1], r.y);
                 if (kMidpoints)
                     mma(out.midpoint[c], low, 0, high, 0, folded_[n][c][0], folded_[n][c][1]);

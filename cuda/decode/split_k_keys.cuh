@@ -206,7 +206,7 @@ class SplitKKeyStrips {
     __device__ __forceinline__ SplitKKeyStrips(const Keys &keys, const Queries &queries,
                                                uint32_t metadata, const SlotsOf &, uint32_t strip,
                                                uint32_t lane)
-        : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
+        : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane), sign_(pair_sign(lane)) {
         const bool is_raw = kBits == 16 && (SlotsOf::kIsTeam ? keys.is_raw_page
                                                              : keys.end16 * kSplitKStripBytes ==
                                                                    queries.tile_bytes);
@@ -222,25 +222,42 @@ class SplitKKeyStrips {
     }
 
     __device__ __forceinline__ void multiply(PageWork &out, uint32_t words) {
-        if (kBits < 16)
+        if constexpr (kBits == 16) {
+            multiply_tiles(out, words, 0);
+        } else {
             add_minima(out);
-#pragma unroll
-        for (int v = 0; v < kLaneVectors<kBits, kTokenTiles>; ++v) {
-            constexpr int kTiles = kVectorTiles<kBits, kTokenTiles>;
-            uint4 w[kCount];
-#pragma unroll
-            for (int n = 0; n < kCount; ++n)
-                w[n] = load_vector<kBits, kTokenTiles>(words + n * kStripBytes<kBits, kTokenTiles> +
-                                                       v * 512);
-#pragma unroll
-            for (int n = 0; n < kCount; ++n)
-#pragma unroll
-                for (int i = 0; i < kTiles; ++i)
-                    multiply_tile_of(out, n, v * kTiles + i, i, w[n]);
+            for_turns([&](uint32_t turn) { multiply_tiles(out, words, turn); });
         }
     }
 
   protected:
+    // A branch around each folding of FP16 ranges, six instructions, would part the products of a
+    // strip: every second tile folds, be it the same again. Where each tile is a group, even tiles
+    // have a turn, then odd ones, with zeros for the codes of the others.
+    static constexpr bool kFoldsEvenTiles = !kHasF8<kKind>;
+    __device__ __forceinline__ bool has_turns() const {
+        return kFoldsEvenTiles && n_groups() == kTokenTiles;
+    }
+    template <class Multiply>
+    __device__ __forceinline__ void for_turns(const Multiply &multiply) const {
+        if constexpr (kFoldsEvenTiles) {
+#pragma unroll 1
+            for (uint32_t turn = 0; turn <= has_turns(); ++turn)
+                multiply(turn);
+        } else {
+            multiply(0);
+        }
+    }
+    __device__ __forceinline__ void keep_tiles_of_turn(uint4 &w, uint32_t turn) const {
+        if (!has_turns())
+            return;
+        const uint32_t mask = kBits < 4 ? turn ? 0xCCCCCCCCu : 0x33333333u : turn ? ~0u : 0u;
+        w.x &= kBits < 4 ? mask : ~mask;
+        w.y &= kBits == 8 ? ~mask : mask;
+        w.z &= kBits == 4 ? ~mask : mask;
+        w.w &= mask;
+    }
+
     static constexpr uint32_t kParameters = 16 * kParameterBytes<kKind>;  // of a strip and a group
 
     // Groups of 16 tokens are this many. Four are rows 0-7 of a product, the next four rows 8-15.
@@ -252,6 +269,8 @@ class SplitKKeyStrips {
     }
     // Does a token group begin with this tile?
     __device__ __forceinline__ bool begins_group(int t) const {
+        if (kFoldsEvenTiles)
+            return t % 2 == 0;
         if (t % 2)
             return kHasAllFormats<kKind> && n_groups() == kTokenTiles;
         return t == 0 || n_groups() >= kTokenTiles / (t % 4 ? 2 : 4);
@@ -282,7 +301,7 @@ class SplitKKeyStrips {
     }
     __device__ __forceinline__ void fold(int n, const uint2 &ranges) {
         const auto fold_word = [&](uint32_t q, uint32_t r) {
-            return kHasF8<kKind> ? multiply_f16(q, r) : multiply_pair(q, r, lane_ & 4u);
+            return kHasF8<kKind> ? multiply_f16(q, r) : multiply_pair(q, r, sign_);
         };
         folded_[n][0][0] = fold_word(queries_[n].b0, ranges.x);
         folded_[n][0][1] = fold_word(queries_[n].b1, ranges.y);
@@ -292,17 +311,37 @@ class SplitKKeyStrips {
     const uint32_t metadata_;
     const uint32_t strip_;
     const uint32_t lane_;
+    const uint32_t sign_;
     uint32_t plain_[kCount];
     SplitKQuery queries_[kCount];
     uint32_t folded_[kCount][1][2];
 
   private:
+    __device__ __forceinline__ void multiply_tiles(PageWork &out, uint32_t words, uint32_t turn) {
+#pragma unroll
+        for (int v = 0; v < kLaneVectors<kBits, kTokenTiles>; ++v) {
+            constexpr int kTiles = kVectorTiles<kBits, kTokenTiles>;
+            uint4 w[kCount];
+#pragma unroll
+            for (int n = 0; n < kCount; ++n) {
+                w[n] = load_vector<kBits, kTokenTiles>(words + n * kStripBytes<kBits, kTokenTiles> +
+                                                       v * 512);
+                if (kBits < 16)
+                    keep_tiles_of_turn(w[n], turn);
+            }
+#pragma unroll
+            for (int n = 0; n < kCount; ++n)
+#pragma unroll
+                for (int i = 0; i < kTiles; ++i)
+                    multiply_tile_of(out, n, v * kTiles + i, i, w[n], turn);
+        }
+    }
     // Tile t, the i-th of vector w of strip n. Strips take turns, so that products of a tile are
     // far apart.
     __device__ __forceinline__ void multiply_tile_of(PageWork &out, int n, int t, int i,
-                                                     const uint4 &w) {
+                                                     const uint4 &w, uint32_t turn) {
         if (kBits < 16 && begins_group(t))
-            fold(n, ranges(n, group_of(t)));
+            fold(n, ranges(n, group_of(t) + turn));
         const uint32_t word[4] = {w.x, w.y, w.z, w.w};
         if (kBits == 16) {
             const uint32_t b[1][2] = {{queries_[n].b0, queries_[n].b1}};
@@ -341,9 +380,9 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
           first_((strip - keys.end4 + keys.plane2_strips) * 16) {}
 
     __device__ __forceinline__ void multiply(PageWork &out, uint32_t words) {
-        const uint4 w = load_vector<2, Base::kTokenTiles>(words);
+        const uint4 all = load_vector<2, Base::kTokenTiles>(words);
         this->add_minima(out);
-        multiply_bits(out, w, kBit0, [&](uint32_t group) { return this->ranges(0, group); });
+        multiply_bits(out, all, kBit0, [&](uint32_t group) { return this->ranges(0, group); });
         queries_[0] =
             load_pair(all_queries_, kPairHighs, first_ / 16 - slots_.first_strip(), lane_);
         uint32_t positions[4];
@@ -352,7 +391,7 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
             const uint32_t slot = first_ + (lane_ & 3u) * 2 + i % 2 + i / 2 * 8;
             positions[i] = high_range(slots_, keys_, slot, this->n_groups());
         }
-        multiply_bits(out, w, kBit1, [&](uint32_t group) {
+        multiply_bits(out, all, kBit1, [&](uint32_t group) {
             const uint32_t from = metadata_ + group * Base::kParameters;
             return make_uint2(load_two_ranges<kKind>(from, positions[0], positions[1]),
                               load_two_ranges<kKind>(from, positions[2], positions[3]));
@@ -361,15 +400,19 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
 
   private:
     template <class Ranges>
-    __device__ __forceinline__ void multiply_bits(PageWork &out, const uint4 &w, uint32_t mask,
+    __device__ __forceinline__ void multiply_bits(PageWork &out, const uint4 &all, uint32_t mask,
                                                   Ranges ranges) {
-        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+        this->for_turns([&](uint32_t turn) {
+            uint4 w = all;
+            this->keep_tiles_of_turn(w, turn);
+            const uint32_t word[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-        for (int t = 0; t < Base::kTokenTiles; ++t) {
-            if (this->begins_group(t))
-                this->fold(0, ranges(this->group_of(t)));
-            multiply_tile(out.s[t], word[t / 2], mask << t % 2 * 2, folded_[0]);
-        }
+            for (int t = 0; t < Base::kTokenTiles; ++t) {
+                if (this->begins_group(t))
+                    this->fold(0, ranges(this->group_of(t) + turn));
+                multiply_tile(out.s[t], word[t / 2], mask << t % 2 * 2, folded_[0]);
+            }
+        });
     }
 
     const Queries &all_queries_;
