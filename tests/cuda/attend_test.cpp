@@ -1,6 +1,7 @@
 // Attention on the GPU against the reference: the grids of the CPU, each case twice with the same
 // bits. --full takes more seeds; --sanitizer takes short cases in allocations of their own, for
-// compute-sanitizer; --group PATTERN takes the groups of cases with such a name.
+// compute-sanitizer; --group PATTERN takes the groups of cases with such a name, --part I/N every
+// N-th case of each, beginning at I (from 0).
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>
@@ -12,6 +13,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "device_memory.h"
@@ -22,28 +24,37 @@ namespace {
 
 bool g_full = false;
 bool g_sanitizer = false;
+size_t g_part = 0;
+size_t g_n_parts = 1;
 
 DeviceMemory::Kind kind() {
     return g_sanitizer ? DeviceMemory::Kind::kExact : DeviceMemory::Kind::kArena;
 }
 
+// Its part of the cases: with --part I/N every N-th, beginning at I.
+void compare(const std::vector<std::vector<Case>> &lists) {
+    CudaDevice cuda(kind());
+    Comparison comparison(cuda.device());
+    for (const std::vector<Case> &cases : lists) {
+        std::vector<Case> taken;
+        for (size_t i = g_part; i < cases.size(); i += g_n_parts)
+            taken.push_back(cases[i]);
+        comparison.check(taken);
+    }
+    comparison.finish();
+}
+
 void common_shapes_match_reference(void **) {
     if (g_sanitizer)
         skip();
-    CudaDevice cuda(kind());
-    Comparison comparison(cuda.device());
-    comparison.check(common_cases());
-    comparison.finish();
+    compare({common_cases()});
 }
 
 // The sanitizer, which is slow, has those of one head dim.
 void check_shapes(std::vector<Case> cases) {
     const auto is_left_out = [](const Case &c) { return g_sanitizer && c.head_dim != 64; };
     cases.erase(std::remove_if(cases.begin(), cases.end(), is_left_out), cases.end());
-    CudaDevice cuda(kind());
-    Comparison comparison(cuda.device());
-    comparison.check(cases);
-    comparison.finish();
+    compare({cases});
 }
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
@@ -56,17 +67,11 @@ void wide_items_match_reference(void **) { check_shapes(wide_item_cases()); }
 void plain_f8_pages_match_reference(void **) { check_shapes(plain_f8_cases()); }
 // The sanitizer has some.
 void wide_heads_match_reference(void **) {
-    CudaDevice cuda(kind());
-    Comparison comparison(cuda.device());
-    comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
-    comparison.finish();
+    compare({every_case(wide_cases(), g_sanitizer ? 7 : 1)});
 }
 void wide_groups_match_reference(void **) {
-    CudaDevice cuda(kind());
-    Comparison comparison(cuda.device());
-    comparison.check(every_case(wide_group_cases(), g_sanitizer ? 5 : 1));
-    comparison.check(every_case(wide_format_cases(), g_sanitizer ? 13 : 1));
-    comparison.finish();
+    compare({every_case(wide_group_cases(), g_sanitizer ? 5 : 1),
+             every_case(wide_format_cases(), g_sanitizer ? 13 : 1)});
 }
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
 void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
@@ -74,12 +79,11 @@ void many_splits_match_reference(void **) { check_shapes(many_split_cases()); }
 void long_steps_match_reference(void **) { check_shapes(long_cases()); }
 
 void attention_matches_reference(void **) {
-    CudaDevice cuda(kind());
-    Comparison comparison(cuda.device());
+    std::vector<std::vector<Case>> grids;
     const uint64_t n_seeds = g_sanitizer ? 3 : g_full ? 12 : 1;
     for (uint64_t seed = 0; seed < n_seeds; ++seed)
-        comparison.check(covering_cases(g_sanitizer ? Grid::kShort : Grid::kWhole, seed * 977));
-    comparison.finish();
+        grids.push_back(covering_cases(g_sanitizer ? Grid::kShort : Grid::kWhole, seed * 977));
+    compare(grids);
 }
 
 }  // namespace
@@ -90,6 +94,9 @@ int main(int argc, char **argv) {
         g_sanitizer = g_sanitizer || std::strcmp(argv[i], "--sanitizer") == 0;
         if (std::strcmp(argv[i], "--group") == 0 && i + 1 < argc)
             cmocka_set_test_filter(argv[++i]);
+        else if (std::strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
+                 (std::sscanf(argv[++i], "%zu/%zu", &g_part, &g_n_parts) != 2 || !g_n_parts))
+            return 2;
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
