@@ -272,9 +272,11 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
                 look_up();
         }
         __syncthreads();
-        const uint32_t n_results = team.readers(n_warps);
+        const uint32_t n_results =
+            readers_with_kv_tiles<Method::kTokenTiles>(item, team.readers(n_warps));
         const WarpResults results(rings, n_results, work_tile.n_columns, args.layer.head_dim);
-        method.store(results.from(team.first_strip() * 16), team.reader(), lane);
+        if (team.reader() < n_results)
+            method.store(results.from(team.first_strip() * 16), team.reader(), lane);
         merge_warps<lane_channels(Team::kMostChannels)>({&args, columns, work_tile}, item, results,
                                                         n_results);
         Arrivals::fence();
