@@ -113,6 +113,10 @@ __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
 __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
     return as_word(__hmul2(as_half2(a), as_half2(b)));
 }
+// a * b + c, rounded once.
+__device__ __forceinline__ uint32_t fused(uint32_t a, uint32_t b, uint32_t c) {
+    return as_word(__hfma2(as_half2(a), as_half2(b), as_half2(c)));
+}
 
 }  // namespace cuda
 }  // namespace lk

@@ -158,8 +158,15 @@ constexpr bool has_split_k(uint32_t head_dim, uint32_t kind) {
 }
 // Shared memory of a thread block.
 constexpr uint32_t kQueryCopies = 2;
+// Four columns have the bytes of kinds with split-k columns: two copies of these, and two of column
+// pairs, of which the last has half of the channels.
+constexpr uint32_t split_k_query_bytes(uint32_t head_dim) {
+    const uint32_t strips = head_dim / 16;
+    return (4 * strips + 2 * ((strips + 1) / 2)) * 128;
+}
 constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {
-    return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
+    return tile_columns == 4 ? split_k_query_bytes(head_dim)
+                             : kQueryCopies * head_dim * tile_columns * 2;
 }
 constexpr uint32_t kPad = 4;  // floats after a warp's outputs of a column, against bank conflicts
 // FP16 numbers made of a page's FP8 parameters, for each warp.
@@ -167,9 +174,13 @@ constexpr uint32_t decode_widened_bytes(uint32_t key_metadata_bytes,
                                         uint32_t value_metadata_bytes) {
     return 2 * (key_metadata_bytes + value_metadata_bytes);
 }
-// Three copies of four columns, for each warp: pages of kinds of all formats whose order of
-// channels or shared slots are not those of their head.
-constexpr uint32_t decode_own_query_bytes(uint32_t head_dim) { return 3 * head_dim * 4 * 2; }
+// The copies of four columns but for the first, for each warp: pages of kinds of all formats whose
+// order of channels or shared slots are not those of their head. All strips of a team's member may
+// have partners.
+constexpr uint32_t decode_own_query_bytes(uint32_t head_dim, uint32_t team) {
+    return team > 1 ? 5 * (head_dim / team) * 4 * 2
+                    : split_k_query_bytes(head_dim) - head_dim * 4 * 2;
+}
 constexpr uint32_t decode_ring_bytes(uint32_t key_metadata_bytes, uint32_t value_metadata_bytes,
                                      uint32_t own_bytes) {
     return 2 * kChunkBytes + key_metadata_bytes + value_metadata_bytes + own_bytes;

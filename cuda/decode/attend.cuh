@@ -78,7 +78,8 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
                                              __half *queries, Column *columns, uint32_t warp,
                                              uint32_t n_warps, uint32_t head_dim, uint32_t lane) {
     constexpr int kCount = (Method::Team::kMostChannels + kWarp - 1) / kWarp;
-    for (uint32_t column = warp; column < Method::kColumns; column += n_warps) {
+    // The last warps have fewest KV tiles to look up.
+    for (uint32_t column = n_warps - 1 - warp; column < Method::kColumns; column += n_warps) {
         const bool is_real = column < work_tile.n_columns;
         const uint32_t i = is_real ? (work_tile.first_column + column) / work_tile.group : 0;
         const uint32_t token = item.first_new + i;
@@ -244,7 +245,7 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
             ring.start(n_mine);
         };
         const auto begin = [&] {
-            if (warp == n_warps - 1)
+            if (warp == n_warps / 2)
                 read_slots(args, item, team, slots, lane);
             if (threadIdx.x == 0)
                 rules = logit_rules(args, item, n_history, columns);
@@ -272,9 +273,11 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
                 look_up();
         }
         __syncthreads();
-        const uint32_t n_results = team.readers(n_warps);
+        const uint32_t n_results =
+            readers_with_kv_tiles<Method::kTokenTiles>(item, team.readers(n_warps));
         const WarpResults results(rings, n_results, work_tile.n_columns, args.layer.head_dim);
-        method.store(results.from(team.first_strip() * 16), team.reader(), lane);
+        if (team.reader() < n_results)
+            method.store(results.from(team.first_strip() * 16), team.reader(), lane);
         merge_warps<lane_channels(Team::kMostChannels)>({&args, columns, work_tile}, item, results,
                                                         n_results);
         Arrivals::fence();

@@ -38,9 +38,6 @@ __device__ __forceinline__ void mma_low_bytes(int32_t (&c)[4], uint32_t a0, uint
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ uint32_t fused(uint32_t a, uint32_t b, uint32_t c) {
-    return as_word(__hfma2(as_half2(a), as_half2(b), as_half2(c)));
-}
 
 // Two factors: in the low byte of each half, high and low part.
 struct Bytes {

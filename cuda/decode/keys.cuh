@@ -5,12 +5,13 @@
 // lie 4 bits higher than R0 and R1, so their queries are divided by 16; odd tiles of 2 bits lie 2
 // bits higher, so their logits are divided by 4. R1 and R3 come from the word shifted by 8.
 //
-// Ranges are multiplied into the queries, which rounds them: q'. So that this error meets codes
-// around their midpoint only, a key counts as midpoint - range / 2 + code * step. The midpoints are
-// rows of an A tile of their own, times the plain queries, and so is -1/2, times q'; both are added
-// to the logits of their tokens. Where ranges change every 32 tokens, errors of q' are many and
-// average out: there a key counts as minimum + code * step, which saves half of the products next
-// to codes.
+// Ranges are multiplied into the queries, which rounds them: q'. Where a query column has two
+// columns of the fragment, the second one has what the rounding left, and a key counts as minimum
+// + code * step: minima are rows of an A tile of their own, times the plain queries. Other columns
+// have the error, so that it is to meet codes around their midpoint only: there a key counts as
+// midpoint - range / 2 + code * step. Midpoints are such rows, too, and so is -1/2, times q'; both
+// are added to the logits of their tokens. Where ranges change every 32 tokens, a key counts as
+// minimum + code * step in any case, which saves half of the products next to codes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_KEYS_CUH
@@ -60,6 +61,7 @@ constexpr float kStepFactor = 1.0f / static_cast<float>((1 << kBits) - 1);
 struct Queries {
     uint32_t address;     // shared, of the first copy
     uint32_t tile_bytes;  // of a column tile of a copy: head_dim * 16
+    uint32_t pairs = 0;   // the same of column pairs, of split-k kernels
 };
 
 // A tile at 4 bits or fewer from its word; the mask has the bits of R0's codes.
@@ -138,8 +140,19 @@ struct Work {
     }
 };
 
+// Queries times ranges, or in the second fragment column of a query what their rounding leaves.
+// sign: what the column adds of the rounded product, 0 or -1, twice.
+__device__ __forceinline__ uint32_t pair_sign(uint32_t lane) {
+    return lane & 4u ? 0xBC00BC00u : 0u;
+}
+__device__ __forceinline__ uint32_t multiply_pair(uint32_t queries, uint32_t ranges,
+                                                  uint32_t sign) {
+    return fused(queries, ranges, multiply_f16(multiply_f16(queries, sign), ranges));
+}
+
 // kCount strips of packed keys of one width at once: their queries, and the product of each tile.
-template <int kBits, int kCount, int kTiles, DecodeKind kKind>
+// kPaired: fragment columns 2h and 2h + 1 are query column h.
+template <int kBits, int kCount, int kTiles, DecodeKind kKind, bool kPaired>
 class KeyStrips {
   public:
     // metadata: ranges, then minima.
@@ -155,6 +168,13 @@ class KeyStrips {
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
             load_queries(queries, channel[n], n);
+        // Codes of 16 bits are numbers: one column is enough.
+        if (kPaired && kBits == 16 && is_second())
+#pragma unroll
+            for (int n = 0; n < kCount; ++n)
+#pragma unroll
+                for (int c = 0; c < kTiles; ++c)
+                    queries_[n][c][0] = queries_[n][c][1] = 0;
     }
 
     __device__ __forceinline__ void multiply(Work<kTiles> &out, uint32_t words) {
@@ -173,8 +193,9 @@ class KeyStrips {
     }
 
   protected:
-    static constexpr bool kCentred = kKind != kDecodeF8By32;
+    static constexpr bool kCentred = !kPaired && kKind != kDecodeF8By32;
 
+    __device__ __forceinline__ bool is_second() const { return lane_ & 4u; }
     __device__ __forceinline__ uint32_t n_groups() const { return kIsPlain<kKind> ? 1 : kF8Groups; }
     // Those of the channels that lanes give, of k lane % 16. Matrices: k 0-7, k 8-15 to be folded,
     // k 0-7 again, k 8-15 as they are.
@@ -229,8 +250,10 @@ class KeyStrips {
             const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group));
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
-                folded_[n][c][0] = multiply_f16(queries_[n][c][0], r.x);
-                folded_[n][c][1] = multiply_f16(queries_[n][c][1], r.y);
+                folded_[n][c][0] = kPaired ? multiply_pair(queries_[n][c][0], r.x, pair_sign(lane_))
+                                           : multiply_f16(queries_[n][c][0], r.x);
+                folded_[n][c][1] = kPaired ? multiply_pair(queries_[n][c][1], r.y, pair_sign(lane_))
+                                           : multiply_f16(queries_[n][c][1], r.y);
                 if (kMidpoints)
                     mma(out.midpoint[c], low, 0, high, 0, folded_[n][c][0], folded_[n][c][1]);
             }

@@ -124,10 +124,17 @@ __device__ __forceinline__ void load_splits(const float *from, uint32_t stride, 
     }
 }
 
+// The highest of the lanes: floats as integers of the same order.
+__device__ __forceinline__ float highest_of_lanes(float x) {
+    const auto ordered = [](int bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); };
+    return __int_as_float(ordered(__reduce_max_sync(kAllLanes, ordered(__float_as_int(x)))));
+}
+
 // A lane adds up its own channels; for the weights, lane i has split i.
 template <bool kGlobal, int kLaneChannels>
 __device__ __forceinline__ Total<kLaneChannels> add_splits(const Splits &splits, uint32_t lane) {
-    constexpr uint32_t kBatch = 16;  // at most a split a lane
+    // At most a split a lane. Eight KV heads have 17 splits each on a GPU of 132 multiprocessors.
+    constexpr uint32_t kBatch = kGlobal && kLaneChannels == 1 ? 20 : 16;
     // Loads of distant outputs start before the weights are known. Near outputs are loaded in a
     // loop: code that runs once takes longest to arrive.
     constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
@@ -142,10 +149,7 @@ __device__ __forceinline__ Total<kLaneChannels> add_splits(const Splits &splits,
         const uint32_t at = (first + min(lane, n - 1)) * splits.value_stride;
         const float row_max = load_split<kGlobal>(splits.row_maxes + at);
         const float split_sum = load_split<kGlobal>(splits.row_sums + at);
-        float most = fmaxf(row_max, total.row_max);
-#pragma unroll 1
-        for (uint32_t distance = kWarp / 2; distance; distance /= 2)
-            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
+        const float most = highest_of_lanes(fmaxf(row_max, total.row_max));
         const float weight = exp2_fast(row_max - most);
         float row_sum = lane < n ? weight * split_sum : 0.0f;
 #pragma unroll 1
@@ -336,8 +340,8 @@ __device__ inline void merge_splits(const Destination &to, const WorkItem &item,
     }
 }
 
-// The results that the warps of the thread block, or its teams, have stored go to the output or to
-// a partial result. Every thread calls.
+// The results that the first n_results warps of the thread block, or its teams, have stored go to
+// the output or to a partial result. Every thread calls.
 template <int kLaneChannels>
 __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
                                    const WarpResults &results, uint32_t n_results) {

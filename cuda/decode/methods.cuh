@@ -209,7 +209,8 @@ class ByBytes {
 
 template <int kStrips, DecodeKind kKind, class OfTeam = OneWarp<kStrips>>
 class BySplitK {
-    static_assert(kSplitKCopies * kSplitKStripBytes * kStrips ==
+    static_assert(kSplitKCopies * kSplitKStripBytes * kStrips +
+                          kPairStripBytes * (kStrips + (kStrips + 1) / 2) ==
                       decode_query_bytes(kStrips * 16, 4),
                   "the host sizes shared memory by it");
 
@@ -234,7 +235,7 @@ class BySplitK {
                                                       uint32_t lane) {
         __syncwarp();
         const auto *fixed = reinterpret_cast<const uint8_t *>(page.permutation);
-        arrange_split_k(
+        arrange_split_k<kKind>(
             {0, head_dim, page.kv_tile.end4 * 16u, page.kv_tile.n_shared}, queries, queries,
             [&](uint32_t slot) { return fixed ? load_channel(fixed, head_dim, slot) : slot; },
             column, lane);
@@ -249,8 +250,8 @@ class BySplitK {
                                                uint32_t slots, const LogitRules &rules,
                                                uint32_t n_tokens, uint32_t lane_index) {
         const ByteLane lane(lane_index);
-        const Queries queries = {shared_queries + ring.team().first_strip() * kSplitKStripBytes,
-                                 ring.team().head_dim() / 16 * kSplitKStripBytes};
+        const Queries queries =
+            split_k_queries(shared_queries, ring.team().head_dim() / 16, ring.team().first_strip());
 #pragma unroll 1
         for (; ring.has_more(); ring.next_kv_tile()) {
             const uint32_t kv_tile = ring.kv_tile();

@@ -10,14 +10,14 @@ namespace lk {
 namespace cuda {
 
 // The types that multiply strips: kCount strips of kBits, and a strip with shared slots.
-template <int kColumnTiles, DecodeKind kOfKind, bool kOfRepeats = false>
+template <int kColumnTiles, DecodeKind kOfKind, bool kOfPairs = false>
 struct KeysByF16 {
     static constexpr int kTiles = kColumnTiles;
     static constexpr int kTokenTiles = kTilesOf<kOfKind>;
     static constexpr DecodeKind kKind = kOfKind;
-    static constexpr bool kRepeatsColumns = kOfRepeats;  // columns 2h and 2h + 1 are the same
+    static constexpr bool kHasPairs = kOfPairs;  // columns 2h and 2h + 1 are a column pair
     template <int kBits, int kCount>
-    using Strips = KeyStrips<kBits, kCount, kTiles, kKind>;
+    using Strips = KeyStrips<kBits, kCount, kTiles, kKind, kOfPairs>;
     template <class SlotsOf>
     using SharedStrip = SharedKeyStrip<SlotsOf, kTiles, kKind>;
     static constexpr bool kHasBytes = true;      // strips of 8 bits
@@ -88,15 +88,28 @@ __device__ __forceinline__ void scale_to_1(WorkOf<By> &work) {
             work.s[t][0][i] *= t / 2 % 2 ? 2.0f * kEven : kEven;
 }
 
+// The first column of a pair has the sums of both.
+template <class By>
+__device__ __forceinline__ void add_pairs(WorkOf<By> &work) {
+    static_assert(By::kTiles == 1, "pairs leave no columns for a second tile");
+#pragma unroll
+    for (int t = 0; t < By::kTokenTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; i += 2)
+            work.s[t][0][i] += work.s[t][0][i + 1];
+}
+
 // A member's sums of a page become those of its team, as logits but for the columns' factors.
 template <int kStrips, class By, class Team>
 __device__ __forceinline__ void add_up_keys(Ring<Team> &ring, const Keys &keys, uint32_t end2,
                                             uint32_t lane, WorkOf<By> &work) {
-    constexpr int kEach = By::kRepeatsColumns ? 2 : 4;
+    constexpr int kEach = By::kHasPairs ? 2 : 4;
     constexpr int kSums = By::kTokenTiles * kEach;
     // Rows 8-15 of the minima are of groups, too.
     constexpr int kLows = kHasAllFormats<By::kKind> ? 4 : kEach / 2;
     const LogitScales scales = logit_scales<kStrips, By::kKind>(keys, end2);
+    if constexpr (By::kHasPairs)
+        add_pairs<By>(work);
     work.scale(scales.all, scales.all * scales.odd);
     if (kHasBitKeys<By::kKind>)
 #pragma unroll
@@ -182,8 +195,10 @@ __device__ __forceinline__ void multiply_keys(Ring<Team> &ring, Keys keys, const
                 add_up_keys<kStrips, By>(ring, keys, end2, lane, work);
         ring.next();
         if (strip == kStrips)
-            return;
+            break;
     }
+    if constexpr (By::kHasPairs && !Team::kIsTeam)
+        add_pairs<By>(work);
 }
 
 // Keys of a tile of a raw block.

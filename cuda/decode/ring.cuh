@@ -103,6 +103,14 @@ __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem 
     return n_mine;
 }
 
+// The readers that have KV tiles of an item are the first ones; one at least.
+template <uint32_t kRowTiles>
+__device__ __forceinline__ uint32_t readers_with_kv_tiles(const WorkItem &item,
+                                                          uint32_t n_readers) {
+    const uint32_t n = kRowTiles * (item.raw_count[0] + item.raw_count[1]) + item.packed_count;
+    return min(max(n, 1u), n_readers);
+}
+
 // n runs of 512 bytes, 16 of them by this lane.
 __device__ __forceinline__ void copy_by_lanes(uint32_t to, uint64_t from, uint32_t stride,
                                               uint32_t n) {

@@ -46,8 +46,8 @@ __device__ __forceinline__ uint32_t high_range(const SlotsOf &slots, const Keys 
 }
 
 template <class SlotsOf, int kTiles, DecodeKind kKind>
-class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
-    using Base = KeyStrips<2, 1, kTiles, kKind>;
+class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind, false> {
+    using Base = KeyStrips<2, 1, kTiles, kKind, false>;
     using Base::folded_;
     using Base::keys_;
     using Base::lane_;

@@ -1,10 +1,15 @@
 // Decode of up to four query columns over pages with several groups: keys.
 //
-// A B fragment has eight columns. Columns 2h and 2h + 1, split-k columns, are both of query column
-// h: the first has its k 0-7, then zeros, the second its k 8-15. So a lane folds ranges
-// into one pair of queries instead of two, and a product of both split-k columns is what one
-// column's would be. Lows take two strips at once: the first split-k column's k 0-7 are of one
-// strip, its k 8-15 of the next.
+// A B fragment has eight columns, of which columns 2h and 2h + 1 are both of query column h. Next
+// to codes of 8 bits or fewer they are a column pair: the first has the queries' upper bits, the
+// second their lower ones, so that a product with a range of FP8 is exact; next to ranges of FP16
+// both have the queries, and the second has what the rounding of the first left. So the sum of both
+// columns is exact to 2^-13 of the largest product or better, and a key counts as minimum + code *
+// step.
+//
+// Next to minima and 16-bit numbers they are split-k columns: the first has k 0-7, then zeros, the
+// second k 8-15. A product of both is what one column's would be. Lows take two strips at once: the
+// first split-k column's k 0-7 are of one strip, its k 8-15 of the next.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_SPLIT_K_KEYS_CUH
@@ -15,12 +20,15 @@
 namespace lk {
 namespace cuda {
 
-// Copies of the queries, [copy][strip][lane] words: each lane's pair of a B fragment. Raw blocks
-// need the order of channels. Packed pages need the order of stored channels: unchanged; times step
-// / range, divided by 16 for k 8-15; and for bit 1 of the strips with partners.
-enum SplitKCopy : uint32_t { kSplitKChannels, kSplitKSlots, kSplitKSteps, kSplitKHighs };
-constexpr uint32_t kSplitKCopies = 4;
+// Copies of the queries. Split-k columns, [copy][strip][lane] words, each lane's pair of a B
+// fragment: raw blocks need the order of channels, minima that of stored channels.
+enum SplitKCopy : uint32_t { kSplitKChannels, kSplitKSlots, kSplitKCopies };
 constexpr uint32_t kSplitKStripBytes = kWarp * 4;
+// Column pairs follow, [strip][lane] two words, of k 0-7 and of k 8-15, in the order of stored
+// channels: times step / range, divided by 16 for k 8-15; then, for half of the strips, the same
+// for bit 1 of those with partners.
+enum PairCopy : uint32_t { kPairSteps, kPairHighs };
+constexpr uint32_t kPairStripBytes = 2 * kSplitKStripBytes;
 
 // The offset of element k of a column in a copy, in FP16 numbers.
 __device__ __forceinline__ uint32_t split_k_offset(uint32_t head_dim, SplitKCopy copy,
@@ -28,6 +36,18 @@ __device__ __forceinline__ uint32_t split_k_offset(uint32_t head_dim, SplitKCopy
     const uint32_t split_k = column * 2 + (k >> 3 & 1u);
     return ((copy * (head_dim / 16) + (k >> 4)) * kWarp + split_k * 4 + (k >> 1 & 3u)) * 2 +
            (k & 1u);
+}
+// That of the first of a column pair; the second is kPairOffset further on.
+constexpr uint32_t kPairOffset = 16;
+__device__ __forceinline__ uint32_t pair_offset(uint32_t head_dim, PairCopy copy, uint32_t column,
+                                                uint32_t k) {
+    const uint32_t strip = (kSplitKCopies / 2 + copy) * (head_dim / 16) + (k >> 4);
+    return strip * kPairStripBytes / 2 + (column * 8 + (k >> 1 & 3u)) * 4 + (k >> 3 & 1u) * 2 +
+           (k & 1u);
+}
+// The bits of a number that its product with a range of FP8, which has four, leaves exact.
+__device__ __forceinline__ float upper_bits(float x) {
+    return __uint_as_float((__float_as_uint(x) + 0x10000u) & 0xFFFE0000u);
 }
 
 // The copies of slots [begin, begin + n_slots), in their order, from that in the order of channels.
@@ -37,7 +57,7 @@ struct SplitKSlots {
     uint32_t plane;  // slot of the 2-bit plane, of which the first 2 n_shared are shared
     uint32_t n_shared;
 };
-template <class ChannelOf>
+template <DecodeKind kKind, class ChannelOf>
 __device__ __forceinline__ void arrange_split_k(const SplitKSlots &slots, const __half *channels,
                                                 __half *copies, ChannelOf channel_of,
                                                 uint32_t column, uint32_t lane) {
@@ -45,8 +65,12 @@ __device__ __forceinline__ void arrange_split_k(const SplitKSlots &slots, const 
     const uint32_t end_of_highs = (n_shared + 15u) & ~15u;
     // Those of the plane have the first place of their copy.
     const uint32_t first_high = max(slots.begin, slots.plane);
-    const auto put = [&](SplitKCopy copy, uint32_t slot, float value) {
-        copies[split_k_offset(slots.n_slots, copy, column, slot)] = __float2half_rn(value);
+    const auto put = [&](PairCopy copy, uint32_t slot, float value) {
+        const float x = slot & 8u ? value * 0.0625f : value;
+        __half *to = copies + pair_offset(slots.n_slots, copy, column, slot);
+        const float first = kHasF8<kKind> ? upper_bits(x) : x;
+        to[0] = __float2half_rn(first);
+        to[kPairOffset] = __float2half_rn(kHasF8<kKind> ? x - first : x);
     };
     const auto query_of = [&](uint32_t slot) {
         return __half2float(channels[split_k_offset(0, kSplitKChannels, column, channel_of(slot))]);
@@ -55,24 +79,23 @@ __device__ __forceinline__ void arrange_split_k(const SplitKSlots &slots, const 
     for (uint32_t i = lane; i < slots.n_slots; i += kWarp) {
         const uint32_t slot = slots.begin + i;
         const float q = query_of(slot);
-        const float down = slot & 8u ? 0.0625f : 1.0f;
         const uint32_t of_plane = slot - slots.plane;  // if it is not below 0
         const bool is_partner = slot >= slots.plane && of_plane < n_shared;
         const bool is_outlier = slot >= slots.plane && !is_partner && of_plane < 2 * n_shared;
         const float step = is_partner ? 3.0f : is_outlier ? 3.0f / 7.0f : 1.0f;
-        put(kSplitKSlots, i, q);
-        put(kSplitKSteps, i, q * step * down);
+        copies[split_k_offset(slots.n_slots, kSplitKSlots, column, i)] = __float2half_rn(q);
+        put(kPairSteps, i, q * step);
         if (is_partner)
-            put(kSplitKHighs, slot - first_high, query_of(slot + n_shared) * (6.0f / 7.0f) * down);
+            put(kPairHighs, slot - first_high, query_of(slot + n_shared) * (6.0f / 7.0f));
         else if (slot >= slots.plane && of_plane < end_of_highs)
-            put(kSplitKHighs, slot - first_high, q * step * down);
+            put(kPairHighs, slot - first_high, q * step);
     }
 }
 
 // The copies of a page with an order of its own, for one warp: those after the first, of its
 // strips. order: shared, the channels of the page's stored channels. Returns where the copies would
 // begin.
-template <int kStrips, bool kIsTeam>
+template <int kStrips, DecodeKind kKind, bool kIsTeam>
 __device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t first_strip,
                                                      uint32_t of_channel, uint32_t queries,
                                                      uint32_t own_queries, uint32_t order,
@@ -85,7 +108,7 @@ __device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t 
     __syncwarp();
 #pragma unroll 1
     for (uint32_t column = 0; column < 4; ++column)
-        arrange_split_k(
+        arrange_split_k<kKind>(
             slots, from, to,
             [&](uint32_t slot) {
                 return of_channel == 1 ? load_shared_byte(order + slot)
@@ -94,6 +117,13 @@ __device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t 
             column, lane);
     __syncwarp();
     return copies;
+}
+// The queries of n_strips strips at `copies`, for a warp that has those from the first one on.
+__device__ __forceinline__ Queries split_k_queries(uint32_t copies, uint32_t n_strips,
+                                                   uint32_t first) {
+    const uint32_t bytes = n_strips * kSplitKStripBytes;
+    return {copies + first * kSplitKStripBytes, bytes,
+            copies + kSplitKCopies * bytes + first * kPairStripBytes};
 }
 // The queries of a page: those of its head, or of its own order.
 template <int kStrips, DecodeKind kKind, class Team>
@@ -107,10 +137,10 @@ __device__ __forceinline__ Queries queries_of_page(const Ring<Team> &ring, const
     if (keys.permutation_offset)
         order = ring.key_metadata() + keys.permutation_offset;
     const uint32_t first = ring.team().first_strip();
-    return {arrange_own_split_k<kStrips, Team::kIsTeam>(
-                keys, first, bytes_of_channel(ring.team().head_dim()),
-                queries.address - first * kSplitKStripBytes, ring.own_queries(), order, lane),
-            kStrips * kSplitKStripBytes};
+    const uint32_t own = arrange_own_split_k<kStrips, kKind, Team::kIsTeam>(
+        keys, first, bytes_of_channel(ring.team().head_dim()),
+        queries.address - first * kSplitKStripBytes, ring.own_queries(), order, lane);
+    return split_k_queries(own, kStrips, 0);
 }
 
 struct SplitKQuery {
@@ -124,6 +154,14 @@ __device__ __forceinline__ uint32_t load_split_k(const Queries &queries, SplitKC
 }
 __device__ __forceinline__ SplitKQuery split_k_query(uint32_t pair, uint32_t lane) {
     return {lane & 4u ? 0u : pair, lane & 4u ? pair : 0u};
+}
+
+// A lane's words of a strip of a column pair.
+__device__ __forceinline__ SplitKQuery load_pair(const Queries &queries, PairCopy copy,
+                                                 uint32_t strip, uint32_t lane) {
+    const uint2 pair = load_shared2(queries.pairs + 2 * copy * queries.tile_bytes +
+                                    strip * kPairStripBytes + lane * 8);
+    return {pair.x, pair.y};
 }
 
 // A lane's two ranges: of its split-k column's k.
@@ -168,7 +206,7 @@ class SplitKKeyStrips {
     __device__ __forceinline__ SplitKKeyStrips(const Keys &keys, const Queries &queries,
                                                uint32_t metadata, const SlotsOf &, uint32_t strip,
                                                uint32_t lane)
-        : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
+        : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane), sign_(pair_sign(lane)) {
         const bool is_raw = kBits == 16 && (SlotsOf::kIsTeam ? keys.is_raw_page
                                                              : keys.end16 * kSplitKStripBytes ==
                                                                    queries.tile_bytes);
@@ -176,28 +214,50 @@ class SplitKKeyStrips {
         for (int n = 0; n < kCount; ++n) {
             plain_[n] =
                 load_split_k(queries, is_raw ? kSplitKChannels : kSplitKSlots, strip + n, lane);
-            queries_[n] = split_k_query(
-                kBits < 8 ? load_split_k(queries, kSplitKSteps, strip + n, lane) : plain_[n], lane);
+            queries_[n] = kBits == 16 ? split_k_query(plain_[n], lane)
+                                      : load_pair(queries, kPairSteps, strip + n, lane);
+            if (kBits == 8)
+                queries_[n].b1 = multiply_f16(queries_[n].b1, 0x4C004C00u);  // 16
         }
     }
 
     __device__ __forceinline__ void multiply(PageWork &out, uint32_t words) {
-        if (kBits < 16)
+        if constexpr (kBits == 16) {
+            multiply_tiles(out, words, 0);
+        } else {
             add_minima(out);
-#pragma unroll
-        for (int v = 0; v < kLaneVectors<kBits, kTokenTiles>; ++v) {
-            uint4 w[kCount];
-#pragma unroll
-            for (int n = 0; n < kCount; ++n)
-                w[n] = load_vector<kBits, kTokenTiles>(words + n * kStripBytes<kBits, kTokenTiles> +
-                                                       v * 512);
-#pragma unroll
-            for (int i = 0; i < kVectorTiles<kBits, kTokenTiles>; ++i)
-                multiply_tiles(out, v * kVectorTiles<kBits, kTokenTiles> + i, i, w);
+            for_turns([&](uint32_t turn) { multiply_tiles(out, words, turn); });
         }
     }
 
   protected:
+    // A branch around each folding of FP16 ranges, six instructions, would part the products of a
+    // strip: every second tile folds, be it the same again. Where each tile is a group, even tiles
+    // have a turn, then odd ones, with zeros for the codes of the others.
+    static constexpr bool kFoldsEvenTiles = !kHasF8<kKind>;
+    __device__ __forceinline__ bool has_turns() const {
+        return kFoldsEvenTiles && n_groups() == kTokenTiles;
+    }
+    template <class Multiply>
+    __device__ __forceinline__ void for_turns(const Multiply &multiply) const {
+        if constexpr (kFoldsEvenTiles) {
+#pragma unroll 1
+            for (uint32_t turn = 0; turn <= has_turns(); ++turn)
+                multiply(turn);
+        } else {
+            multiply(0);
+        }
+    }
+    __device__ __forceinline__ void keep_tiles_of_turn(uint4 &w, uint32_t turn) const {
+        if (!has_turns())
+            return;
+        const uint32_t mask = kBits < 4 ? turn ? 0xCCCCCCCCu : 0x33333333u : turn ? ~0u : 0u;
+        w.x &= kBits < 4 ? mask : ~mask;
+        w.y &= kBits == 8 ? ~mask : mask;
+        w.z &= kBits == 4 ? ~mask : mask;
+        w.w &= mask;
+    }
+
     static constexpr uint32_t kParameters = 16 * kParameterBytes<kKind>;  // of a strip and a group
 
     // Groups of 16 tokens are this many. Four are rows 0-7 of a product, the next four rows 8-15.
@@ -209,6 +269,8 @@ class SplitKKeyStrips {
     }
     // Does a token group begin with this tile?
     __device__ __forceinline__ bool begins_group(int t) const {
+        if (kFoldsEvenTiles)
+            return t % 2 == 0;
         if (t % 2)
             return kHasAllFormats<kKind> && n_groups() == kTokenTiles;
         return t == 0 || n_groups() >= kTokenTiles / (t % 4 ? 2 : 4);
@@ -233,39 +295,65 @@ class SplitKKeyStrips {
         else
             mma(out.midpoint[0], minima(0, group), 0, second, 0, plain_[0], plain);
     }
-    __device__ __forceinline__ void fold(int n, uint32_t ranges) {
-        folded_[n][0][0] = multiply_f16(queries_[n].b0, ranges);
-        folded_[n][0][1] = multiply_f16(queries_[n].b1, ranges);
+    __device__ __forceinline__ uint2 ranges(int n, uint32_t group) const {
+        return load_ranges<kKind>(parameters(n, group) + (lane_ & 3u) * 4 * kParameterBytes<kKind>,
+                                  0);
+    }
+    __device__ __forceinline__ void fold(int n, const uint2 &ranges) {
+        const auto fold_word = [&](uint32_t q, uint32_t r) {
+            return kHasF8<kKind> ? multiply_f16(q, r) : multiply_pair(q, r, sign_);
+        };
+        folded_[n][0][0] = fold_word(queries_[n].b0, ranges.x);
+        folded_[n][0][1] = fold_word(queries_[n].b1, ranges.y);
     }
 
     const Keys &keys_;
     const uint32_t metadata_;
     const uint32_t strip_;
     const uint32_t lane_;
+    const uint32_t sign_;
     uint32_t plain_[kCount];
     SplitKQuery queries_[kCount];
     uint32_t folded_[kCount][1][2];
 
   private:
-    __device__ __forceinline__ void multiply_tiles(PageWork &out, int t, int i,
-                                                   const uint4 (&w)[kCount]) {
+    __device__ __forceinline__ void multiply_tiles(PageWork &out, uint32_t words, uint32_t turn) {
 #pragma unroll
-        for (int n = 0; n < kCount; ++n) {
-            if (kBits < 16 && begins_group(t))
-                fold(n, split_k_ranges<kKind>(parameters(n, group_of(t)), lane_));
-            const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
-            if (kBits == 16) {
-                const uint32_t b[1][2] = {{queries_[n].b0, queries_[n].b1}};
-                multiply_f16_tile(out.s[t], w[n], b);
-            } else if (kBits == 8) {
-                multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
-            } else if (kBits == 4) {
-                multiply_tile(out.s[t], word[i], kMask4, folded_[n]);
-            } else if (kBits == 1) {
-                multiply_tile(out.s[t], word[i / 4], kMask1 << bit_position(1, t), folded_[n]);
-            } else {
-                multiply_tile(out.s[t], word[i / 2], mask2_of(i), folded_[n]);
+        for (int v = 0; v < kLaneVectors<kBits, kTokenTiles>; ++v) {
+            constexpr int kTiles = kVectorTiles<kBits, kTokenTiles>;
+            uint4 w[kCount];
+#pragma unroll
+            for (int n = 0; n < kCount; ++n) {
+                w[n] = load_vector<kBits, kTokenTiles>(words + n * kStripBytes<kBits, kTokenTiles> +
+                                                       v * 512);
+                if (kBits < 16)
+                    keep_tiles_of_turn(w[n], turn);
             }
+#pragma unroll
+            for (int n = 0; n < kCount; ++n)
+#pragma unroll
+                for (int i = 0; i < kTiles; ++i)
+                    multiply_tile_of(out, n, v * kTiles + i, i, w[n], turn);
+        }
+    }
+    // Tile t, the i-th of vector w of strip n. Strips take turns, so that products of a tile are
+    // far apart.
+    __device__ __forceinline__ void multiply_tile_of(PageWork &out, int n, int t, int i,
+                                                     const uint4 &w, uint32_t turn) {
+        if (kBits < 16 && begins_group(t))
+            fold(n, ranges(n, group_of(t) + turn));
+        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+        if (kBits == 16) {
+            const uint32_t b[1][2] = {{queries_[n].b0, queries_[n].b1}};
+            multiply_f16_tile(out.s[t], w, b);
+        } else if (kBits == 8) {
+            multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
+        } else if (kBits == 4) {
+            multiply_tile(out.s[t], word[i], kMask4, folded_[n]);
+        } else if (kBits == 1) {
+            multiply_tile(out.s[t], word[i / 4], kMask1 << bit_position(1, t), folded_[n]);
+        } else {
+            multiply_tile(out.s[t], word[i / 2], mask2_of(i), folded_[n]);
         }
     }
 };
@@ -292,34 +380,39 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
           first_((strip - keys.end4 + keys.plane2_strips) * 16) {}
 
     __device__ __forceinline__ void multiply(PageWork &out, uint32_t words) {
-        const uint4 w = load_vector<2, Base::kTokenTiles>(words);
+        const uint4 all = load_vector<2, Base::kTokenTiles>(words);
         this->add_minima(out);
-        multiply_bits(out, w, kBit0, [&](uint32_t group) {
-            return split_k_ranges<kKind>(this->parameters(0, group), lane_);
-        });
-        queries_[0] = split_k_query(
-            load_split_k(all_queries_, kSplitKHighs, first_ / 16 - slots_.first_strip(), lane_),
-            lane_);
-        const uint32_t slot = first_ + (lane_ & 3u) * 2 + (lane_ & 4u) * 2;
-        const uint32_t positions[2] = {high_range(slots_, keys_, slot, this->n_groups()),
-                                       high_range(slots_, keys_, slot + 1, this->n_groups())};
-        multiply_bits(out, w, kBit1, [&](uint32_t group) {
-            return load_two_ranges<kKind>(metadata_ + group * Base::kParameters, positions[0],
-                                          positions[1]);
+        multiply_bits(out, all, kBit0, [&](uint32_t group) { return this->ranges(0, group); });
+        queries_[0] =
+            load_pair(all_queries_, kPairHighs, first_ / 16 - slots_.first_strip(), lane_);
+        uint32_t positions[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t slot = first_ + (lane_ & 3u) * 2 + i % 2 + i / 2 * 8;
+            positions[i] = high_range(slots_, keys_, slot, this->n_groups());
+        }
+        multiply_bits(out, all, kBit1, [&](uint32_t group) {
+            const uint32_t from = metadata_ + group * Base::kParameters;
+            return make_uint2(load_two_ranges<kKind>(from, positions[0], positions[1]),
+                              load_two_ranges<kKind>(from, positions[2], positions[3]));
         });
     }
 
   private:
     template <class Ranges>
-    __device__ __forceinline__ void multiply_bits(PageWork &out, const uint4 &w, uint32_t mask,
+    __device__ __forceinline__ void multiply_bits(PageWork &out, const uint4 &all, uint32_t mask,
                                                   Ranges ranges) {
-        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+        this->for_turns([&](uint32_t turn) {
+            uint4 w = all;
+            this->keep_tiles_of_turn(w, turn);
+            const uint32_t word[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-        for (int t = 0; t < Base::kTokenTiles; ++t) {
-            if (this->begins_group(t))
-                this->fold(0, ranges(this->group_of(t)));
-            multiply_tile(out.s[t], word[t / 2], mask << t % 2 * 2, folded_[0]);
-        }
+            for (int t = 0; t < Base::kTokenTiles; ++t) {
+                if (this->begins_group(t))
+                    this->fold(0, ranges(this->group_of(t) + turn));
+                multiply_tile(out.s[t], word[t / 2], mask << t % 2 * 2, folded_[0]);
+            }
+        });
     }
 
     const Queries &all_queries_;
@@ -332,7 +425,7 @@ struct KeysBySplitK {
     static constexpr int kTiles = 1;
     static constexpr int kTokenTiles = kTilesOf<kOfKind>;
     static constexpr DecodeKind kKind = kOfKind;
-    static constexpr bool kRepeatsColumns = false;
+    static constexpr bool kHasPairs = false;  // finish_split_k() adds them up
     template <int kBits, int kCount>
     using Strips = SplitKKeyStrips<kBits, kCount, kKind>;
     template <class SlotsOf>

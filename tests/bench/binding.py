@@ -125,6 +125,7 @@ ARGUMENTS = {
     'lk_attend': [POINTER, U32, POINTER, POINTER, POINTER],
     'lk_step_commit': [POINTER] * 2,
     'lk_step_discard': [POINTER],
+    'lk_snapshot_save_memory': [POINTER, U32] + [POINTER] * 3 + [c.c_uint64, POINTER],
     'lk_last_error': [c.c_char_p, c.c_size_t, POINTER],
 }
 
@@ -349,6 +350,16 @@ class Cache:
 
     def discard(self) -> None:
         self.check(self.lk.lk_step_discard(self.handle))
+
+    def snapshot(self) -> bytearray:
+        """Of all sequences."""
+        n_bytes = c.c_uint64()
+        self.check(self.lk.lk_snapshot_save_memory(self.handle, 0, None, None, None, 0, c.byref(n_bytes)))
+        data = bytearray(n_bytes.value)
+        self.check(self.lk.lk_snapshot_save_memory(self.handle, 0, None, None,
+                                                   c.byref((c.c_char * len(data)).from_buffer(data)), len(data),
+                                                   c.byref(n_bytes)))
+        return data
 
     def stats(self) -> CacheStats:
         stats = self.library.start('cache_stats', CacheStats)

@@ -15,6 +15,7 @@ import sys
 import torch
 
 import binding
+import held
 import statement
 from gpu import FILL_TOKENS, Gpu, Lowkey, causal_flash, random_tensors
 
@@ -56,12 +57,14 @@ PREFILL_SPEEDUP = 0.8
 PREFILL_HISTORY, PREFILL_TOKENS = 32768, 2048
 ERROR_RATIO = 2.0
 ERROR_TOKENS = (8192, 32768)
+ERROR_MIXES = ('low', 'mix', 'mix, reorder=off')
 
 
 class Report:
     """Tables on stdout, targets, and everything for the JSON."""
 
-    def __init__(self):
+    def __init__(self, error_plans: list[str]):
+        self.error_plans = error_plans  # of section error; all if empty
         self.sections = {}
         self.targets = []
         self.void = []
@@ -289,15 +292,21 @@ def prefill(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
 
 def error(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
     """lowkey, and cuDNN on what the codes stand for at FP16, against double precision on what they stand for."""
+    stated = PLANS + tuple(statement.F8_GROUP)
+    others = tuple(plan for plan in BY_CHANNEL if plan not in stated) + tuple(binding.RECORDED) + ERROR_MIXES
+    plans = [plan for plan in stated + others if not report.error_plans or plan in report.error_plans]
     rows, results = [], []
     for n_tokens in ERROR_TOKENS:
         q, k, v = random_tensors(1, (32, 8), n_tokens, HEAD_DIM)
-        for plan in PLANS + tuple(statement.F8_GROUP):
-            held_k, held_v = statement.what_a_cache_holds(plan, k[0], v[0], n_tokens - 1)
-            want = attention(q[0, :, 0], held_k, held_v)
+        for plan in plans:
             out = torch.empty_like(q)
             with lowkey.cache(plan, (32, 8, HEAD_DIM), 1, n_tokens) as cache:
                 lowkey.fill(cache, k, v, n_tokens - 1)
+                if plan in stated:
+                    held_k, held_v = statement.what_a_cache_holds(plan, k[0], v[0], n_tokens - 1)
+                else:
+                    held_k, held_v = held.what_a_snapshot_holds(cache, k[0], v[0])
+                want = attention(q[0, :, 0], held_k, held_v)
                 cache.begin(1)
                 cache.append(lowkey.batch(k[:, :, -1:]), lowkey.batch(v[:, :, -1:]))
                 cache.attend(lowkey.batch(q), lowkey.batch(out))
@@ -322,13 +331,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--library', default='build/src/liblowkey.so', help='the shared library')
     parser.add_argument('--section', default=','.join(SECTIONS), help='any of them, separated by commas')
+    parser.add_argument('--error-plans', default='', help='of section error, separated by semicolons; all without it')
     parser.add_argument('--samples', type=int, default=40, help='of each time')
     parser.add_argument('--out', type=pathlib.Path, help='write everything as JSON')
     options = parser.parse_args()
     chosen = options.section.split(',')
     if not set(chosen) <= set(SECTIONS):
         parser.error(f'--section takes {", ".join(SECTIONS)}')
-    gpu, report = Gpu(options.samples), Report()
+    gpu, report = Gpu(options.samples), Report(options.error_plans.split(';') if options.error_plans else [])
     library = binding.Library(options.library, binding.CUDA)
     copy, empty = gpu.copy_bytes_per_s(), gpu.empty_us()
     print(f'{gpu.name}, PyTorch {torch.__version__}, {library.build_info()}\n'

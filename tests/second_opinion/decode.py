@@ -6,6 +6,7 @@ decode.py --against TOOL FILE...    compare values and codes with the library's,
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
+import functools
 import struct
 import subprocess
 import sys
@@ -89,6 +90,7 @@ class Shape:
         return np.where(partner, 1, np.where(outlier, 3, plane))
 
 
+@functools.lru_cache
 def places(shape, bits):
     """Word index and bit of (token, slot of a strip), two arrays [P][16]. Section 4."""
     t, c = np.meshgrid(np.arange(shape.page_tokens), np.arange(16), indexing='ij')
@@ -151,6 +153,7 @@ def fp8_table():
 FP8 = fp8_table()
 
 
+@functools.lru_cache
 def pair_index(shape):
     """Index of the pair of (token, slot), [P][D]. Sections 7.1 and 7.2."""
     t, s = np.meshgrid(np.arange(shape.page_tokens), np.arange(shape.head_dim), indexing='ij')

@@ -169,7 +169,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         const bool has_orders = kinds.permutes || (more.n_formats && kinds.shares_slots);
         if (has_orders && reads_all_formats(layer.kind))
             layer.own_bytes =
-                decode_own_query_bytes(view.head_dim) / decode_team(view.head_dim, 4, layer.kind);
+                decode_own_query_bytes(view.head_dim, decode_team(view.head_dim, 4, layer.kind));
         if (widens_parameters(layer.kind) && !kinds.f16)
             layer.own_bytes +=
                 decode_widened_bytes(layer.key_metadata_bytes, layer.value_metadata_bytes);
