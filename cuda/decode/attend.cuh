@@ -8,6 +8,7 @@
 #ifndef LK_CUDA_DECODE_ATTEND_CUH
 #define LK_CUDA_DECODE_ATTEND_CUH
 
+#include "cuda/decode/merge_wide.cuh"
 #include "cuda/decode/methods.cuh"
 
 namespace lk {
@@ -277,8 +278,11 @@ __global__ void __launch_bounds__(most_threads<kWarps>(), 1)
         const uint32_t n_results = team.readers(n_warps);
         const WarpResults results(rings, n_results, work_tile.n_columns, args.layer.head_dim);
         method.store(results.from(team.first_strip() * 16), team.reader(), lane);
-        merge_warps<lane_channels(Team::kMostChannels)>({&args, columns, work_tile}, item, results,
-                                                        n_results);
+        const Destination destination = {&args, columns, work_tile};
+        if constexpr (Team::kIsTeam)
+            merge_wide<wide_ahead(kWarps)>(destination, item, results, n_results);
+        else
+            merge_warps<lane_channels(Team::kMostChannels)>(destination, item, results, n_results);
         Arrivals::fence();
         __syncthreads();
     }
