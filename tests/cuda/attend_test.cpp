@@ -1,6 +1,7 @@
 // Attention on the GPU against the reference: the grids of the CPU, each case twice with the same
 // bits. --full takes more seeds; --sanitizer takes short cases in allocations of their own, for
-// compute-sanitizer; --group PATTERN takes the groups of cases with such a name.
+// compute-sanitizer; --group PATTERN takes the groups of cases with such a name; --part I/N takes
+// every N-th of their cases, from the I-th on, so that processes share them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>
@@ -12,6 +13,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "device_memory.h"
@@ -22,9 +24,18 @@ namespace {
 
 bool g_full = false;
 bool g_sanitizer = false;
+unsigned g_part = 0;
+unsigned g_n_parts = 1;
 
 DeviceMemory::Kind kind() {
     return g_sanitizer ? DeviceMemory::Kind::kExact : DeviceMemory::Kind::kArena;
+}
+
+void check(Comparison &comparison, const std::vector<Case> &cases) {
+    std::vector<Case> part;
+    for (size_t i = g_part; i < cases.size(); i += g_n_parts)
+        part.push_back(cases[i]);
+    comparison.check(part);
 }
 
 void common_shapes_match_reference(void **) {
@@ -32,7 +43,7 @@ void common_shapes_match_reference(void **) {
         skip();
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
-    comparison.check(common_cases());
+    check(comparison, common_cases());
     comparison.finish();
 }
 
@@ -42,7 +53,7 @@ void check_shapes(std::vector<Case> cases) {
     cases.erase(std::remove_if(cases.begin(), cases.end(), is_left_out), cases.end());
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
-    comparison.check(cases);
+    check(comparison, cases);
     comparison.finish();
 }
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
@@ -58,14 +69,14 @@ void plain_f8_pages_match_reference(void **) { check_shapes(plain_f8_cases()); }
 void wide_heads_match_reference(void **) {
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
-    comparison.check(every_case(wide_cases(), g_sanitizer ? 7 : 1));
+    check(comparison, every_case(wide_cases(), g_sanitizer ? 7 : 1));
     comparison.finish();
 }
 void wide_groups_match_reference(void **) {
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
-    comparison.check(every_case(wide_group_cases(), g_sanitizer ? 5 : 1));
-    comparison.check(every_case(wide_format_cases(), g_sanitizer ? 13 : 1));
+    check(comparison, every_case(wide_group_cases(), g_sanitizer ? 5 : 1));
+    check(comparison, every_case(wide_format_cases(), g_sanitizer ? 13 : 1));
     comparison.finish();
 }
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
@@ -78,7 +89,7 @@ void attention_matches_reference(void **) {
     Comparison comparison(cuda.device());
     const uint64_t n_seeds = g_sanitizer ? 3 : g_full ? 12 : 1;
     for (uint64_t seed = 0; seed < n_seeds; ++seed)
-        comparison.check(covering_cases(g_sanitizer ? Grid::kShort : Grid::kWhole, seed * 977));
+        check(comparison, covering_cases(g_sanitizer ? Grid::kShort : Grid::kWhole, seed * 977));
     comparison.finish();
 }
 
@@ -90,6 +101,9 @@ int main(int argc, char **argv) {
         g_sanitizer = g_sanitizer || std::strcmp(argv[i], "--sanitizer") == 0;
         if (std::strcmp(argv[i], "--group") == 0 && i + 1 < argc)
             cmocka_set_test_filter(argv[++i]);
+        else if (std::strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
+                 (std::sscanf(argv[++i], "%u/%u", &g_part, &g_n_parts) != 2 || !g_n_parts))
+            return 2;
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
