@@ -132,7 +132,8 @@ constexpr uint32_t decode_warps(uint32_t head_dim, uint32_t tile_columns, uint32
     if (tile_columns > 8)
         return head_dim > 64 ? 8 : 12;
     const bool is_wide = kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16;
-    return is_wide ? 12 : 16;
+    const bool is_eight = is_team && tile_columns == 8 && kind != kDecodePlain;
+    return is_wide || is_eight ? 12 : 16;
 }
 // The thread blocks that they make, and the warps of each. Two smaller thread blocks hide each
 // other's beginnings and ends, but leave more splits to merge.

@@ -43,7 +43,7 @@ class Rules final : public gpu::SplitRules {
         return {kWorkers, kWorkers, 64, 8, 16, kWorkers, 3};
     }
     gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
-        return {kWorkers, n_readers, 8, 131072, splits_packed_only, page_bytes};
+        return {kWorkers, n_readers, 8, 131072, splits_packed_only, page_bytes, turn_bytes};
     }
 
     uint32_t n_forms(uint32_t) const override { return has_forms ? 2 : 1; }
@@ -55,6 +55,7 @@ class Rules final : public gpu::SplitRules {
     bool has_forms = false;  // pages of 4 bits have one of their own
     bool splits_packed_only = false;
     uint32_t page_bytes = 0;
+    uint32_t turn_bytes = 0;
 };
 
 class Memory final : public gpu::TableMemory {
@@ -157,6 +158,24 @@ class Context {
         return 2 * 131072.0 + rounds * rules.n_readers * page + n_raw(item) * 65536.0;
     }
     uint16_t key_format(uint32_t row) const { return rows_[row].entries[0].key_format; }
+    // How long a reader of an item is busy at most, in bytes: rounds of pages, each its bytes and
+    // turn_bytes, and of tiles of 16 bits.
+    double busiest_reader(const WorkItem &item, uint32_t n_readers, uint32_t turn_bytes) const {
+        const auto rounds = [&](uint32_t n) { return (n + n_readers - 1) / n_readers; };
+        const lk::PageEntry &entry = rows_[1].entries[item.kv_head];
+        double page = turn_bytes;
+        for (const uint16_t format : {entry.key_format, entry.value_format})
+            page += static_cast<double>(lk::payload_bytes(classes_[format].layout) +
+                                        lk::metadata_bytes(classes_[format].layout));
+        uint32_t n_tiles = 0;
+        for (uint32_t i = 0; i < 2; ++i)
+            for (uint32_t r = item.raw_begin[i]; r < item.raw_begin[i] + item.raw_count[i]; ++r) {
+                const uint64_t rest = n_tokens_ - 60 + 1 - rows_[r].first_token;
+                n_tiles += static_cast<uint32_t>(
+                    (std::min<uint64_t>(rest, rows_[r].capacity_tokens) + 15) / 16);
+            }
+        return rounds(item.packed_count) * page + rounds(n_tiles) * 16.0 * 4 * kHeadDim;
+    }
     static constexpr double kMidpointTime = 15.5;  // of a page
     static uint32_t n_raw(const WorkItem &item) { return item.raw_count[0] + item.raw_count[1]; }
     // If readers of all parts were as busy as each other.
@@ -328,6 +347,39 @@ void equal_heads_are_cut_alike(void **) {
     }
 }
 
+// Where pages cost more than their bytes: no item is empty, none takes longer than by bytes, and
+// where a round of all readers takes all pages there are no more items than fill it.
+void rounds_of_pages_are_shared(void **) {
+    for (const uint32_t n_readers : {3u, 4u, 6u, 8u})
+        for (const Shape &shape : kShapes) {
+            Rules rules;
+            rules.n_readers = n_readers;
+            Context context(shape.n_sequences, {shape.n_pages, 0, 0});
+            const uint32_t turn_bytes = 10300;
+            const auto longest = [&](const std::vector<WorkItem> &items) {
+                double most = 0;
+                for (const WorkItem &item : items)
+                    most = std::max(most, context.busiest_reader(item, n_readers, turn_bytes));
+                return most;
+            };
+            const std::vector<WorkItem> by_bytes = context.plan(rules);
+            rules.turn_bytes = turn_bytes;
+            const std::vector<WorkItem> items = context.plan(rules);
+            const size_t n_workers = std::min<size_t>(kWorkers, items.size());
+            if ((by_bytes.size() + kWorkers - 1) / kWorkers ==
+                (items.size() + n_workers - 1) / n_workers)
+                assert_true(longest(items) <= longest(by_bytes));
+            uint32_t most_pages = 0;
+            for (const WorkItem &item : items) {
+                assert_true(item.packed_count + Context::n_raw(item));
+                most_pages = std::max(most_pages, item.packed_count);
+            }
+            if (most_pages <= n_readers)
+                assert_in_range(items[0].n_splits, 1,
+                                (shape.n_pages + n_readers - 1) / n_readers + kRecentPages + 1);
+        }
+}
+
 // Devices whose readers take tiles of all raw rows in turn keep doing so.
 void raw_rows_are_in_each_split(void **) {
     Rules rules;
@@ -378,6 +430,7 @@ int main() {
         cmocka_unit_test(rows_at_16_bits_are_in_all_splits),
         cmocka_unit_test(heads_of_different_widths_are_cut_by_cost),
         cmocka_unit_test(equal_heads_are_cut_alike),
+        cmocka_unit_test(rounds_of_pages_are_shared),
         cmocka_unit_test(raw_rows_are_in_each_split),
         cmocka_unit_test(items_are_in_the_order_of_forms),
     };

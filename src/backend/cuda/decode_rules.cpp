@@ -222,12 +222,14 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
     const uint32_t columns = tile_columns(of, n_columns);
     const DecodeShape blocks =
         decode_shape(of.head_dim, columns, kind_of(of, columns), n_work_tiles >= n_sms_);
+    const uint32_t team = decode_team(of.head_dim, columns, of.kind);
     return {n_sms_ * blocks.n_blocks,
-            warps(of, columns, blocks) / decode_team(of.head_dim, columns, of.kind),
+            warps(of, columns, blocks) / team,
             columns,
             kItemBytes,
             false,
-            kPageBytes * decode_page_tokens(of.kind) / LK_MAX_PAGE_TOKENS};
+            kPageBytes * decode_page_tokens(of.kind) / LK_MAX_PAGE_TOKENS,
+            team > 1 ? kPageBytes * team : 0};
 }
 
 // The warps of a thread block for which registers and shared memory suffice, in whole teams.

@@ -177,9 +177,17 @@ void Splits::read_by_pages(const BatchSequence &sequence, WorkTileBlocks *work_t
 }
 
 void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileBlocks *work_tile) {
+    work_tile->has_equal_pages = work_tile->packed.size() > 0;
+    uint64_t page_bytes = 0;
     for (BlockRun *blocks : {&work_tile->raw[0], &work_tile->raw[1], &work_tile->packed})
-        for (uint32_t r = blocks->begin; r < blocks->end; ++r)
-            blocks->bytes += block_bytes(sequence, *sequence.blocks[r], entry);
+        for (uint32_t r = blocks->begin; r < blocks->end; ++r) {
+            const uint64_t bytes = block_bytes(sequence, *sequence.blocks[r], entry);
+            blocks->bytes += bytes;
+            if (blocks != &work_tile->packed)
+                continue;
+            work_tile->has_equal_pages &= r == blocks->begin || bytes == page_bytes;
+            page_bytes = bytes;
+        }
 }
 
 void Splits::measure(const Batch &batch, const Kind &kind) {
@@ -466,6 +474,10 @@ void Splits::write_part(const BatchSequence &sequence, const Kind &kind, uint32_
             split_packed_only(sequence, kind, entry, form, work_tile, part, item, n_items, items);
         else if (has_many_raw(work_tile, shape.n_readers))
             split_evenly(work_tile, item, part.n_splits, n_items, sequence, entry, items);
+        else if (shape.turn_bytes && work_tile.has_equal_pages)
+            split_by_turns(work_tile, item, part.n_splits, n_items, kind, items);
+        else if (shape.turn_bytes)
+            split_by_cost(work_tile, item, part.n_splits, n_items, sequence, entry, shape, items);
         else
             split_by_rounds(work_tile, item, part.n_splits, n_items, sequence, entry,
                             shape.n_readers, items);

@@ -23,6 +23,8 @@ struct SplitShape {
                               // tiles of them in turn
     uint32_t page_bytes;  // cost of a page besides its bytes; 0: heads of different widths are cut
                           // like equal ones
+    uint32_t turn_bytes = 0;  // cost of a reader's packed page besides its bytes; 0: work tiles are
+                              // cut by bytes alone
 };
 
 // The most that shapes can be. A work tile is a KV head of a sequence.
@@ -126,7 +128,9 @@ class Splits {
         uint32_t n_splits;
         uint32_t tile_index;     // of its first column tile
         uint32_t first_partial;  // likewise
+        bool has_equal_pages;    // packed ones, of the same bytes
         uint64_t bytes() const { return raw[0].bytes + raw[1].bytes + packed.bytes; }
+        uint32_t size() const { return raw[0].size() + raw[1].size() + packed.size(); }
     };
     // The packed pages of one form of a work tile; without splits_packed_only, all of its blocks.
     struct Part {
@@ -168,6 +172,24 @@ class Splits {
                          uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                          uint32_t n_readers, WorkItem *items) const;
     static bool has_many_raw(const WorkTileBlocks &work_tile, uint32_t n_readers);
+    // How the 16-bit blocks and the equal pages of a work tile are shared out among splits.
+    struct TurnCut {
+        uint32_t n_with_raw;    // the first splits have 16-bit blocks
+        uint32_t raw_blocks;    // of each of them
+        uint32_t pages_of_raw;  // of each of them, at most
+        uint32_t pages;         // of each other split
+        double cost;            // of the busiest reader
+        // Splits that n_pages fill.
+        uint32_t n_splits(uint32_t n_pages) const;
+    };
+    TurnCut cut_turns(const Kind &kind, const WorkTileBlocks &work_tile, uint32_t n_splits) const;
+    uint32_t few_splits(const Kind &kind, const WorkTileBlocks &work_tile, uint32_t n_splits) const;
+    double split_cost(const Kind &kind, size_t part, uint32_t n_splits) const;
+    void split_by_turns(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
+                        uint32_t *n_items, const Kind &kind, WorkItem *items) const;
+    void split_by_cost(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
+                       uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
+                       const SplitShape &shape, WorkItem *items) const;
     void split_evenly(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                       uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                       WorkItem *items) const;

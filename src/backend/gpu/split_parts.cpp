@@ -91,7 +91,9 @@ uint32_t Splits::n_splits_of(const Kind &kind, size_t part, uint64_t total,
     const double share = static_cast<double>(parts_[part].cost) * n_rounds * shape.n_workers /
                          static_cast<double>(total ? total : 1);
     const uint32_t n_splits = share < 2 ? 1 : static_cast<uint32_t>(share);
-    return shape.splits_packed_only ? fewest_splits(kind, part, n_splits) : n_splits;
+    return shape.splits_packed_only ? fewest_splits(kind, part, n_splits)
+           : shape.turn_bytes       ? few_splits(kind, work_tiles_[part], n_splits)
+                                    : n_splits;
 }
 
 // The cost of the busiest worker's items when work tiles are split for n_rounds items of each
@@ -107,7 +109,7 @@ double Splits::time_of(const Kind &kind, uint32_t n_tiles, uint64_t total,
             if (!parts_[p].is_used)
                 continue;
             const uint32_t n_splits = n_splits_of(kind, p, total, n_rounds);
-            const double each = static_cast<double>(parts_[p].cost) / n_splits + shape.item_bytes;
+            const double each = split_cost(kind, p, n_splits) + shape.item_bytes;
             largest = each > largest ? each : largest;
             for (uint32_t i = 0; i < n_splits * n_tiles; ++i, ++at)
                 if (at % shape.n_workers == 0)
