@@ -301,7 +301,11 @@ def error(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
         for plan in plans:
             out = torch.empty_like(q)
             with lowkey.cache(plan, (32, 8, HEAD_DIM), 1, n_tokens) as cache:
-                lowkey.fill(cache, k, v, n_tokens - 1)
+                lowkey.fill(cache, k, v, n_tokens - 2)
+                # Packs the page that the last long step still read at 16 bits, for the snapshot to have it packed, too.
+                cache.begin(1)
+                cache.append(lowkey.batch(k[:, :, -2:-1]), lowkey.batch(v[:, :, -2:-1]))
+                cache.commit()
                 if plan in stated:
                     held_k, held_v = statement.what_a_cache_holds(plan, k[0], v[0], n_tokens - 1)
                 else:
