@@ -380,6 +380,24 @@ void rounds_of_pages_are_shared(void **) {
         }
 }
 
+// Heads of different widths have as many items as by bytes, unless one round takes all pages.
+void heads_of_different_widths_keep_their_items(void **) {
+    for (const Shape &shape : kShapes)
+        for (const uint32_t n_wide : {1u, 3u, 7u}) {
+            Rules rules;
+            rules.n_readers = 6;
+            Context context(shape.n_sequences, {shape.n_pages, 0, 0}, n_wide);
+            const std::vector<WorkItem> by_bytes = context.plan(rules);
+            rules.turn_bytes = 10300;
+            const std::vector<WorkItem> items = context.plan(rules);
+            uint32_t most_pages = 0;
+            for (const WorkItem &item : items)
+                most_pages = std::max(most_pages, item.packed_count);
+            if (most_pages > rules.n_readers)
+                assert_int_equal(items.size(), by_bytes.size());
+        }
+}
+
 // Devices whose readers take tiles of all raw rows in turn keep doing so.
 void raw_rows_are_in_each_split(void **) {
     Rules rules;
@@ -431,6 +449,7 @@ int main() {
         cmocka_unit_test(heads_of_different_widths_are_cut_by_cost),
         cmocka_unit_test(equal_heads_are_cut_alike),
         cmocka_unit_test(rounds_of_pages_are_shared),
+        cmocka_unit_test(heads_of_different_widths_keep_their_items),
         cmocka_unit_test(raw_rows_are_in_each_split),
         cmocka_unit_test(items_are_in_the_order_of_forms),
     };

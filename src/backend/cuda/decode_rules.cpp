@@ -17,6 +17,8 @@ constexpr uint32_t kItemBytes = 131072;  // that a thread block reads while an i
 constexpr uint32_t kPageBytes = 10300;   // that a page of 128 tokens costs besides its own
 // Of a thread block's shared memory, in addition to decode_shared_bytes().
 constexpr uint32_t static_bytes(uint32_t head_dim) { return head_dim > 128 ? 4096 : 2048; }
+// An item of 512 channels leaves four times the partial results of one of 128.
+constexpr uint32_t item_bytes(uint32_t team) { return team > 2 ? kItemBytes * team : kItemBytes; }
 
 uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
@@ -226,7 +228,7 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
     return {n_sms_ * blocks.n_blocks,
             warps(of, columns, blocks) / team,
             columns,
-            kItemBytes,
+            item_bytes(team),
             false,
             kPageBytes * decode_page_tokens(of.kind) / LK_MAX_PAGE_TOKENS,
             team > 1 ? kPageBytes * team : 0};

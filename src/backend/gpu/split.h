@@ -219,6 +219,7 @@ class Splits {
     RangeCut range_cut_;
     uint32_t n_parts_ = 1;          // of each of its work tiles
     Array<Part> parts_;             // [work tiles][n_parts_]
+    bool has_equal_heads_ = true;   // all packed pages of its work tiles have the same bytes
     Array<BatchSequence> planned_;  // the batch of the items in the block
     Array<uint32_t> first_blocks_;  // of its sequences, in the step's blocks
 };

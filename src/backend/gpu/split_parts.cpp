@@ -54,6 +54,15 @@ uint64_t Splits::block_tiles(const WorkTileBlocks &work_tile) {
 // Pages of few bits take almost as many instructions as those of many. So where heads differ, a
 // page costs half of its bytes and half of those of the mean page.
 void Splits::weigh() {
+    has_equal_heads_ = true;
+    const BlockRun *of_pages = nullptr;
+    for (const WorkTileBlocks &work_tile : work_tiles_) {
+        const BlockRun &packed = work_tile.packed;
+        if (!packed.size())
+            continue;
+        of_pages = of_pages ? of_pages : &packed;
+        has_equal_heads_ &= packed.bytes * of_pages->size() == of_pages->bytes * packed.size();
+    }
     uint64_t bytes = 0;
     uint64_t n_pages = 0;
     for (const Part &part : parts_) {

@@ -73,11 +73,13 @@ uint32_t Splits::few_splits(const Kind &kind, const WorkTileBlocks &work_tile,
     return std::max(std::min(n_splits, work_tile.size()), 1u);
 }
 
-// In bytes that a worker reads.
+// In bytes that a worker reads. Rounds of heads of different widths do not compare: a page of few
+// bits takes almost as long as one of many.
 double Splits::split_cost(const Kind &kind, size_t part, uint32_t n_splits) const {
     const SplitShape &shape = kind.split.shape;
     const WorkTileBlocks &work_tile = work_tiles_[part / n_parts_];
-    if (shape.turn_bytes && work_tile.has_equal_pages && !has_many_raw(work_tile, shape.n_readers))
+    const bool is_by_turns = shape.turn_bytes && has_equal_heads_ && work_tile.has_equal_pages;
+    if (is_by_turns && !has_many_raw(work_tile, shape.n_readers))
         return cut_turns(kind, work_tile, n_splits).cost * shape.n_readers;
     return static_cast<double>(parts_[part].cost) / n_splits;
 }
