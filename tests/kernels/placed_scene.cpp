@@ -1,7 +1,6 @@
 // Scenes in the memory of a backend.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -28,9 +27,10 @@ PlacedScene::~PlacedScene() {
     device_.memory->clear();
 }
 
-// Does a cache free the block's pages? They are visible to no new token.
-static bool is_hidden(const Case &c, const SceneSequence &sequence, const SceneBlock &block) {
-    return c.window && block.first_token >= std::max(c.window_sinks, c.sink_tokens) &&
+// Does a cache free the block's pages? They are packed and visible to no new token; where tokens
+// after the sink blocks stay visible, a cache frees none.
+static bool is_freed(const Case &c, const SceneSequence &sequence, const SceneBlock &block) {
+    return c.window && c.window_sinks <= c.sink_tokens && block.is_packed &&
            block.first_token + block.n_tokens + c.window <= sequence.n_history + 1;
 }
 
@@ -49,7 +49,7 @@ void PlacedScene::place_blocks() {
                 const ScenePage &values = block.pages[2 * head + 1];
                 PageEntry &entry = entries_.back()[first_entry_ + head];
                 entry = {0, 0, 0, 0, keys.page_format, values.page_format, 1};
-                if (!is_hidden(scene_.parameters(), sequence, block))
+                if (!is_freed(scene_.parameters(), sequence, block))
                     entry = {place(keys.payload),
                              place(keys.metadata),
                              place(values.payload),
