@@ -115,9 +115,13 @@ __device__ inline Runs find_blocks(const TileArgs &args, const Mask &mask) {
     if (!mask.window_begin)
         return make_runs(n, 0, 0);
     const BlockInfo *blocks = args.step.blocks + mask.sequence.first_block;
-    const uint32_t reached = blocks_before(blocks, n, mask.window_begin + 1);
-    return make_runs(n, blocks_before(blocks, n, args.layer.window_sink_tokens),
-                     reached ? reached - 1 : 0);
+    // The block in which the window begins, or n where the last one ends before: a cache may have
+    // freed that one.
+    uint32_t window = blocks_before(blocks, n, mask.window_begin + 1);
+    if (window &&
+        blocks[window - 1].first_token + blocks[window - 1].capacity_tokens > mask.window_begin)
+        --window;
+    return make_runs(n, blocks_before(blocks, n, args.layer.window_sink_tokens), window);
 }
 
 __device__ inline Runs find_staged(const TileArgs &args, const Mask &mask, uint32_t last_token) {
