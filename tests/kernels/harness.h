@@ -92,6 +92,7 @@ struct ScenePage {
 struct SceneBlock {
     uint64_t first_token;
     uint32_t n_tokens;
+    bool is_packed;                // a page's tokens that have left the recent ones
     std::vector<ScenePage> pages;  // [n_kv_heads][keys, values]
 };
 struct SceneSequence {

@@ -277,6 +277,7 @@ void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint3
     if (!sequence->blocks.empty())
         block.first_token = sequence->blocks.back().first_token + sequence->blocks.back().n_tokens;
     block.n_tokens = tokens;
+    block.is_packed = packed;
     const auto index = static_cast<uint32_t>(sequence->blocks.size());
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head) {
         const uint16_t keys = key_format(index, head, tokens, packed);
