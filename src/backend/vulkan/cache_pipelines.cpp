@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
+constexpr uint32_t kDecodeMergeThreads = 512;  // few columns with many splits
 constexpr uint32_t kUnpackThreads = 256;
 constexpr uint32_t kFewChannels = 256;        // of a head, for which all devices can pack pages
 constexpr uint32_t kManySharedBytes = 32768;  // that the others need
@@ -45,12 +46,16 @@ uint32_t matrix_columns(const Traits &traits, uint32_t head_dim) {
                : 0;
 }
 
-PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t columns) {
-    return make_spec(shader,
-                     {{LK_SPEC_THREADS, kMergeThreads},
-                      {LK_SPEC_HEAD_DIM, head_dim},
-                      {LK_SPEC_COLUMNS, columns}},
-                     0);
+uint32_t decode_merge_threads(const Traits &traits) {
+    return traits.max_workgroup_size < kDecodeMergeThreads ? kMergeThreads : kDecodeMergeThreads;
+}
+
+PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
+                        uint32_t n_threads = kMergeThreads) {
+    return make_spec(
+        shader,
+        {{LK_SPEC_THREADS, n_threads}, {LK_SPEC_HEAD_DIM, head_dim}, {LK_SPEC_COLUMNS, columns}},
+        0);
 }
 
 }  // namespace
@@ -243,8 +248,9 @@ bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form
     VkPipeline *attend = &forms_[of->first_form + form];
     const uint32_t head_dim = layout_->layers[layer].head_dim;
     return (*attend || want(decode_spec(layer, columns, form), attend)) &&
-           (of->merge ||
-            want(merge_spec(shaders::attend_decode_merge, head_dim, columns), &of->merge));
+           (of->merge || want(merge_spec(shaders::attend_decode_merge, head_dim, columns,
+                                         decode_merge_threads(*traits_)),
+                              &of->merge));
 }
 
 bool CachePipelines::want_tile(uint32_t layer, uint32_t columns) {
