@@ -41,35 +41,33 @@ bool is_of_form(WorkTile work_tile, Entry entry) {
 #endif
 }
 
-void store_page(WorkTile work_tile, uint row_index, uint at) {
-    const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + row_index);
-    const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
-    Address permutation = address_add(entry.key_metadata, 2u * key_minima_bytes());
-    if (kPermutation == LK_PERMUTATION_OF_FORMAT)
-        permutation = load_format(work_tile.step.formats, entry.key_format).permutation;
-    shared_addresses[at * kAddressQuads] = uvec4(entry.key_payload, entry.value_payload);
-    shared_addresses[at * kAddressQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
-    shared_addresses[at * kAddressQuads + 2u] =
-        uvec4(permutation, info.first_token, is_of_form(work_tile, entry) ? 1u : 0u);
+// Of the item's packed block `index`, BlockInfo; zeros after the last.
+uvec4 load_page_block(WorkTile work_tile, uint index) {
+    uvec4 block = uvec4(0u);
+    if (index < work_tile.item.packed_count)
+        block = ConstQuads(work_tile.step.blocks)
+                    .at[work_tile.item.first_block + work_tile.item.packed_begin + index];
+    return block;
 }
-// The item's packed blocks first and up.
-void find_pages(WorkTile work_tile, uint first) {
-    barrier();
-    for (uint at = gl_LocalInvocationIndex; at < kLookups; at += kThreads) {
-        shared_addresses[at * kAddressQuads + 2u] = uvec4(0u);
-        if (first + at < work_tile.item.packed_count)
-            store_page(work_tile, work_tile.item.packed_begin + first + at, at);
+Page find_page(WorkTile work_tile, uvec4 block) {
+    Page page;
+    page.key_payload = page.value_payload = page.key_metadata = page.value_metadata = uvec2(0u);
+    page.permutation = uvec2(0u);
+    page.first_token = block.z;
+    page.is_there = false;
+    if (!is_null(block.xy)) {
+        const Entry entry =
+            load_entry(block.xy, work_tile.layer.first_entry + work_tile.item.kv_head);
+        page.key_payload = entry.key_payload;
+        page.value_payload = entry.value_payload;
+        page.key_metadata = entry.key_metadata;
+        page.value_metadata = entry.value_metadata;
+        page.permutation = address_add(entry.key_metadata, 2u * key_minima_bytes());
+        if (kPermutation == LK_PERMUTATION_OF_FORMAT)
+            page.permutation = load_format(work_tile.step.formats, entry.key_format).permutation;
+        page.is_there = is_of_form(work_tile, entry);
     }
-    barrier();
-}
-// 0 after the last page that was looked up.
-Page load_page(uint at) {
-    const uint position = min(at, kLookups - 1u) * kAddressQuads;
-    const uvec4 payloads = shared_addresses[position];
-    const uvec4 metadata = shared_addresses[position + 1u];
-    const uvec4 rest = shared_addresses[position + 2u];
-    return Page(payloads.xy, payloads.zw, metadata.xy, metadata.zw, rest.xy, rest.z,
-                at < kLookups && rest.w != 0u);
+    return page;
 }
 
 uint key_bits(uint strip) { return strip < key_end8() ? 8u : strip < key_end4() ? 4u : 2u; }
