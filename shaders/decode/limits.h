@@ -39,10 +39,10 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
     const uint32_t pairs = (columns + 1) / 2;
     if (arithmetic == DecodeArithmetic::kMatrix) {
         const uint32_t high = key_folds && has_shared ? (head_dim / 2 + 31) / 32 * 32 : 0;
-        const uint32_t parameters = key_folds ? 256 : 128;
+        const uint32_t parameters = key_folds ? 512 : 256;
         const uint32_t folded = (key_folds ? key_folds : 1) * (head_dim + high) * pairs;
         return n_teams * (head_dim * pairs * 8 + (folded > parameters ? folded : parameters) * 4 +
-                          LK_DECODE_ROUNDS * 48 + columns * 8) +
+                          LK_DECODE_ROUNDS * 32 + columns * 8) +
                head_dim * pairs * 4 + columns * 40 + 64;
     }
     const bool is_half = arithmetic == DecodeArithmetic::kFloat16;

@@ -51,9 +51,9 @@ vec2 fold_higher_bit(uint fold, uint pair, uint position, float place, vec2 fold
     const float partner_place = (partner & 8u) != 0u ? 1.0 / half_factor(2u) : 1.0;
     const uint partner_word = pack_pair(folded * (2.0 * partner_place));
     if (position >= n_shared() && position < shared_strips() * LK_STRIP_CHANNELS)
-        shared_words[folded_word(fold, kHeadDim + position) + pair] = word;
+        store_team_word(folded_word(fold, kHeadDim + position) + pair, word);
     if (is_outlier)
-        shared_words[folded_word(fold, kHeadDim + partner) + pair] = partner_word;
+        store_team_word(folded_word(fold, kHeadDim + partner) + pair, partner_word);
     return is_outlier ? unpack_pair(partner_word) / partner_place : vec2(0.0);
 }
 
@@ -91,7 +91,7 @@ void fold_queries(int exponent, out vec2 products[kProducts]) {
                             const vec2 queries = unpack_pair(queries_of[pair * 4u + slot]);
                             const vec2 folded = queries * factors[slot];
                             const uint word = pack_pair(folded * own.places[slot]);
-                            shared_words[folded_word(fold, slots[slot]) + pair] = word;
+                            store_team_word(folded_word(fold, slots[slot]) + pair, word);
                             products[fold * kPairs + pair] +=
                                 queries * midpoints[slot] - unpack_pair(word) * code_midpoints[slot];
                             if (kHighSlots != 0u && n_shared() != 0u)
@@ -127,7 +127,7 @@ void fold_groups(int exponent, out vec2 begins[kFolds]) {
 ColumnMatrix folded_columns(uint tile, uint first_slot, bool is_there) {
     const uint fold = tile * n_key_groups() / kPageTiles;
     const uint at = folded_word(fold, is_there ? first_slot + row() : row()) + pair_of_lane();
-    uvec2 words = uvec2(shared_words[at], shared_words[at + 8u * kPairs]);
+    uvec2 words = uvec2(team_word(at), team_word(at + 8u * kPairs));
     if (!is_there)
         words = uvec2(0u);
     return column_matrix(words);

@@ -10,29 +10,9 @@
 #include "shaders/decode/matrix_form_keys.glsl"
 
 // Where the team keeps the ranges of a channel group: groups take turns, so that one barrier is
-// enough for each. Minima come after the ranges.
-const uint kRangeWords = LK_MAX_PAGE_TOKENS * kParameterBytes / 4u;
-uint parameters_word(uint group) { return team * kTeamWords + (group & 1u) * 2u * kRangeWords; }
-// The lane's ranges and minima of the group that is folded next.
-void store_value_parameters(uint group) {
-    const Parameters values = page_parameters.values;
-    const uint at = parameters_word(group) + lane * kParameterBytes;
-    shared_words[at] = values.ranges.x;
-    shared_words[at + kRangeWords] = values.minima.x;
-    if (kParameterBytes == 2u) {
-        shared_words[at + 1u] = values.ranges.y;
-        shared_words[at + kRangeWords + 1u] = values.minima.y;
-    }
-}
-// Of the ranges or minima that begin at a word: those of tokens row() and row() + 8 of a tile, over
-// parameter_scale().
-vec2 tile_parameters(uint first_word, uint tile) {
-    const uint at = first_word + (tile * 4u + row() / 2u) * kParameterBytes;
-    const uint is_odd = row() & 1u;
-    if (kParameterBytes == 1u)
-        return f8_pair(shared_words[at] >> 8u * is_odd & 0xFF00FFu);
-    const uvec2 words = uvec2(shared_words[at], shared_words[at + 1u]) >> 16u * is_odd;
-    return vec2(unpackHalf2x16(words.x).x, unpackHalf2x16(words.y).x);
+// enough for each.
+uint parameters_word(uint group) {
+    return team * kTeamWords + (group & 1u) * 2u * LK_MAX_PAGE_TOKENS;
 }
 
 // Weights, with the ranges of a channel group, to value_columns. Returns the factor of products with
@@ -41,13 +21,15 @@ float fold_weights(vec4 weights[kPageTiles], uint group, out vec2 midpoints) {
     const int exponent = exponent_of_values();
     const uint ranges_word = parameters_word(group);
     const float scale = power(kLargeExponent - exponent) * parameter_scale();
-    store_value_parameters(group);
+    store_value_parameters(ranges_word, parameters_of(page_parameters.values.ranges),
+                           parameters_of(page_parameters.values.minima));
     team_sync();
     midpoints = vec2(0.0);
     SumMatrix code_midpoints = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        const vec2 range = tile_parameters(ranges_word, tile);
-        const vec2 midpoint = 0.5 * range + tile_parameters(ranges_word + kRangeWords, tile);
+        const vec4 parameters = value_parameters(ranges_word, tile);
+        const vec2 range = parameters.xz;
+        const vec2 midpoint = parameters.yw;
         midpoints += weights[tile].xy * midpoint.x + weights[tile].zw * midpoint.y;
         const float unit = tile_factor(kValueBits, tile);
         const vec2 factors = range * scale / vec2(unit, unit * half_factor(kValueBits));

@@ -53,6 +53,18 @@ Matrix midpoint_matrix(uint bits, float factor) {
 SumMatrix key_sums[kPageTiles];
 ColumnMatrix value_columns[kPageTiles];
 
+// The lane's ranges and minima of values, four of each, to the team's words: of each token its range
+// and its midpoint, of tokens row() and row() + 8 of a tile side by side.
+void store_value_parameters(uint first_word, vec4 ranges, vec4 minima) {
+    const vec4 midpoints = 0.5 * ranges + minima;
+    const uint at = first_word / 4u + lane / 4u * 8u + 2u * quad_lane();
+    shared_words[at] = floatBitsToUint(vec4(ranges.x, midpoints.x, ranges.z, midpoints.z));
+    shared_words[at + 1u] = floatBitsToUint(vec4(ranges.y, midpoints.y, ranges.w, midpoints.w));
+}
+vec4 value_parameters(uint first_word, uint tile) {
+    return uintBitsToFloat(shared_words[first_word / 4u + tile * 8u + row()]);
+}
+
 // A strip's outputs, where it lies before `end`.
 void multiply_value_strip(uvec4 words[4], uint strip, uint end, float step_scale, vec2 midpoints,
                           vec2 factors) {
