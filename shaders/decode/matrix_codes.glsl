@@ -119,16 +119,16 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
         key_sums[tile] = zero_sums();
     const uvec4 none = uvec4(0u);
     [[dont_unroll]] for (uint strip = 0u; strip < kKeyEnd8; ++strip) {
-        const TwoVectors low = take_two(page, next);
-        const TwoVectors high = take_two(page, next);
+        const TwoVectors low = take_key_two(page, next);
+        const TwoVectors high = take_key_two(page, next);
         multiply_key_strip(uvec4[4](low.first, low.second, high.first, high.second), 8u, strip);
     }
     [[dont_unroll]] for (uint strip = kKeyEnd8; strip < kKeyEnd4; ++strip) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, two.second, none, none), 4u, strip);
     }
     [[dont_unroll]] for (uint strip = kKeyEnd4; strip < kStrips; strip += 2u) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, none, none, none), 2u, strip);
         multiply_key_strip(uvec4[4](two.second, none, none, none), 2u, strip + 1u);
     }
@@ -160,21 +160,26 @@ float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
     return step_scale * power(24);
 }
 
+// Nothing is compared with it where strips come in pairs.
+const uint kValueEnd = kStrips % 2u == 0u ? ~0u : kStrips;
+
 void multiply_values(Page page, Page next, float step_scale, vec2 midpoints, vec2 factors) {
     const uvec4 none = uvec4(0u);
-    const uint n = kValueBits == 2u ? 2u : 1u;
-    [[dont_unroll]] for (uint strip = 0u; strip < kStrips; strip += n) {
-        const TwoVectors two = take_two(page, next);
-        uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
-        if (kValueBits == 8u) {
-            const TwoVectors high = take_two(page, next);
-            words[2] = high.first;
-            words[3] = high.second;
+    if (kValueBits == 2u) {
+        [[dont_unroll]] for (uint strip = 0u; strip < kStrips; strip += 2u)
+            multiply_two_value_strips(take_value_two(page, next), strip, kValueEnd, step_scale,
+                                      midpoints, factors);
+    } else {
+        [[dont_unroll]] for (uint strip = 0u; strip < kStrips; ++strip) {
+            const TwoVectors two = take_value_two(page, next);
+            uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
+            if (kValueBits == 8u) {
+                const TwoVectors high = take_value_two(page, next);
+                words[2] = high.first;
+                words[3] = high.second;
+            }
+            multiply_value_strip(words, strip, step_scale, midpoints, factors);
         }
-        multiply_value_strip(words, strip, kStrips, step_scale, midpoints, factors);
-        if (kValueBits == 2u)
-            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, kStrips, step_scale,
-                                 midpoints, factors);
     }
     next_two -= page_twos();
 }

@@ -182,21 +182,21 @@ void multiply_keys(Page page, Page next, int exponent, out vec2 begins[kFolds]) 
     const uint end4 = key_end4();
     const uint shared_end = end4 + shared_strips();
     [[dont_unroll]] for (uint strip = 0u; strip < end8; ++strip) {
-        const TwoVectors low = take_two(page, next);
-        const TwoVectors high = take_two(page, next);
+        const TwoVectors low = take_key_two(page, next);
+        const TwoVectors high = take_key_two(page, next);
         multiply_key_strip(uvec4[4](low.first, low.second, high.first, high.second), 8u, strip);
     }
     [[dont_unroll]] for (uint strip = end8; strip < end4; ++strip) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, two.second, none, none), 4u, strip);
     }
     [[dont_unroll]] for (uint strip = end4; strip < shared_end; strip += 2u) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_shared_strip(two.first, strip);
         multiply_shared_strip(two.second, strip + 1u);
     }
     [[dont_unroll]] for (uint strip = shared_end; strip < kStrips; strip += 2u) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, none, none, none), 2u, strip);
         multiply_key_strip(uvec4[4](two.second, none, none, none), 2u, strip + 1u);
     }

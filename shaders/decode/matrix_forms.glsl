@@ -48,21 +48,23 @@ float fold_weights(vec4 weights[kPageTiles], uint group, out vec2 midpoints) {
 void multiply_value_group(Page page, Page next, uint group, float step_scale, vec2 midpoints,
                           vec2 factors) {
     const uvec4 none = uvec4(0u);
-    const uint n = kValueBits <= 2u ? 2u : 1u;
     const uint begin = group * value_group_strips();
     const uint end = min(begin + value_group_strips(), kStrips);
-    [[dont_unroll]] for (uint strip = begin; strip < end; strip += n) {
-        const TwoVectors two = take_two(page, next);
-        uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
-        if (kValueBits == 8u) {
-            const TwoVectors high = take_two(page, next);
-            words[2] = high.first;
-            words[3] = high.second;
+    if (kValueBits <= 2u) {
+        [[dont_unroll]] for (uint strip = begin; strip < end; strip += 2u)
+            multiply_two_value_strips(take_value_two(page, next), strip, end, step_scale, midpoints,
+                                      factors);
+    } else {
+        [[dont_unroll]] for (uint strip = begin; strip < end; ++strip) {
+            const TwoVectors two = take_value_two(page, next);
+            uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
+            if (kValueBits == 8u) {
+                const TwoVectors high = take_value_two(page, next);
+                words[2] = high.first;
+                words[3] = high.second;
+            }
+            multiply_value_strip(words, strip, step_scale, midpoints, factors);
         }
-        multiply_value_strip(words, strip, end, step_scale, midpoints, factors);
-        if (kValueBits <= 2u)
-            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, end, step_scale,
-                                 midpoints, factors);
     }
 }
 

@@ -114,37 +114,72 @@ struct TwoVectors {
 TwoVectors coming[2];
 uint next_two;  // of the page, to be loaded next
 
-TwoVectors load_two(Page page, uint two) {
-    const bool is_key = two < key_twos();
-    const Address payload = is_key ? page.key_payload : page.value_payload;
-    const uint at = is_key ? 2u * two : value_vector(two - key_twos());
-    const uint last = (is_key ? key_vectors() : kValueVectors) - 1u;
+// A two of the keys or of the values.
+TwoVectors load_vectors(bool is_there, Address payload, uint at, uint last, bool is_key) {
     TwoVectors vectors = TwoVectors(uvec4(0u), uvec4(0u));
 #ifdef LK_FORMS
     if (kValueBits == 1u && !is_key) {
-        if (page.is_there) {
+        if (is_there) {
             vectors.first.xy = ConstPairs(payload).at[at * LK_LANES + lane];
             vectors.second.xy = ConstPairs(payload).at[min(at + 1u, last) * LK_LANES + lane];
         }
         return vectors;
     }
 #endif
-    if (page.is_there) {
+    if (is_there) {
         vectors.first = ConstQuads(payload).at[at * LK_LANES + lane];
         vectors.second = ConstQuads(payload).at[min(at + 1u, last) * LK_LANES + lane];
     }
     return vectors;
 }
-TwoVectors take_two(Page page, Page next) {
+TwoVectors load_two(Page page, uint two) {
+    const bool is_key = two < key_twos();
+    const Address payload = is_key ? page.key_payload : page.value_payload;
+    const uint at = is_key ? 2u * two : value_vector(two - key_twos());
+    return load_vectors(page.is_there, payload, at, (is_key ? key_vectors() : kValueVectors) - 1u, is_key);
+}
+// Do the two that come after a two of keys belong to the same page, and those after a two of values
+// not to its keys?
+const bool kHasManyTwos = kStrips >= 8u;
+
+TwoVectors next_taken(TwoVectors loaded) {
     const TwoVectors taken = coming[0];
+    coming[0] = coming[1];
+    coming[1] = loaded;
+    ++next_two;
+    return taken;
+}
+TwoVectors take_any_two(Page page, Page next) {
     const bool is_next = next_two >= page_twos();
     Page from = page;
     if (is_next)
         from = next;
-    coming[0] = coming[1];
-    coming[1] = load_two(from, is_next ? next_two - page_twos() : next_two);
-    ++next_two;
-    return taken;
+    return next_taken(load_two(from, is_next ? next_two - page_twos() : next_two));
+}
+TwoVectors take_key_two(Page page, Page next) {
+    if (!kHasManyTwos)
+        return take_any_two(page, next);
+    return next_taken(load_two(page, next_two));
+}
+TwoVectors take_value_two(Page page, Page next) {
+    if (!kHasManyTwos)
+        return take_any_two(page, next);
+    const bool is_next = next_two >= page_twos();
+    const Address payload = is_next ? next.key_payload : page.value_payload;
+    const bool is_there = is_next ? next.is_there : page.is_there;
+#ifdef LK_FORMS
+    if (kValueBits == 1u) {
+        if (is_next)
+            return next_taken(load_vectors(is_there, payload, 2u * (next_two - page_twos()),
+                                           key_vectors() - 1u, true));
+        return next_taken(load_vectors(is_there, payload, value_vector(next_two - key_twos()),
+                                       kValueVectors - 1u, false));
+    }
+#endif
+    const uint at =
+        is_next ? 2u * (next_two - page_twos()) : value_vector(next_two - key_twos());
+    return next_taken(load_vectors(is_there, payload, at,
+                                   (is_next ? key_vectors() : kValueVectors) - 1u, true));
 }
 
 // Ranges and minima, four of each: of keys those of slots 2t, 2t + 1, 2t + 8 and 2t + 9 of a strip, of

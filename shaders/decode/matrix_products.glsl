@@ -65,9 +65,8 @@ vec4 value_parameters(uint first_word, uint tile) {
     return uintBitsToFloat(shared_words[first_word / 4u + tile * 8u + row()]);
 }
 
-// A strip's outputs, where it lies before `end`.
-void multiply_value_strip(uvec4 words[4], uint strip, uint end, float step_scale, vec2 midpoints,
-                          vec2 factors) {
+// A strip's outputs.
+void multiply_value_strip(uvec4 words[4], uint strip, float step_scale, vec2 midpoints, vec2 factors) {
     SumMatrix even = zero_sums();
     SumMatrix odd = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; tile += 2u) {
@@ -76,8 +75,27 @@ void multiply_value_strip(uvec4 words[4], uint strip, uint end, float step_scale
         odd = multiply_add(matrix_of(code_registers(words, kValueBits, tile + 1u)),
                            value_columns[tile + 1u], odd);
     }
-    if (strip < end)
-        add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
+    add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
+}
+
+// Those of two strips of 1 or 2 bits, of which the second may lie at `end`. Side by side they take
+// each tile's columns in turn, which a tensor core needs in another order than lanes have them.
+void multiply_two_value_strips(TwoVectors two, uint strip, uint end, float step_scale,
+                               vec2 midpoints, vec2 factors) {
+    const uvec4 none = uvec4(0u);
+    const uvec4 first_words[4] = uvec4[4](two.first, none, none, none);
+    const uvec4 second_words[4] = uvec4[4](two.second, none, none, none);
+    SumMatrix first = zero_sums();
+    SumMatrix second = zero_sums();
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+        first = multiply_add(matrix_of(code_registers(first_words, kValueBits, tile)),
+                             value_columns[tile], first);
+        second = multiply_add(matrix_of(code_registers(second_words, kValueBits, tile)),
+                              value_columns[tile], second);
+    }
+    add_outputs(strip, factors, sums_of(first) * step_scale + midpoints.xyxy);
+    if (strip + 1u < end)
+        add_outputs(strip + 1u, factors, sums_of(second) * step_scale + midpoints.xyxy);
 }
 
 #endif
