@@ -42,6 +42,7 @@ struct BenchOptions {
     std::uint32_t n_channels = 768;  // of an embedding
     bool prefill = false;
     bool graph = false;  // CUDA alone
+    std::vector<std::string> mask;  // features that are not used; Vulkan alone
 };
 
 struct Timing {
