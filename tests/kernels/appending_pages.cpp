@@ -22,8 +22,8 @@ constexpr PackedPair kPairs[] = {{kKeys, kValues},
                                  {kRawKeys, kValues},
                                  {kRawKeys, kRawValues}};
 
-// The layers of all pairs that are not at 16 bits have one pair's formats: a device's compiler takes
-// most of the time for kernels of attention, which does not run here.
+// The layers of all pairs that are not at 16 bits have one pair's formats: a device's compiler
+// takes most of the time for kernels of attention, which does not run here.
 AppendShape shape_of(const Case &c, const uint8_t *permutation, const PackedPair &pair) {
     const bool is_raw = pair.key == kRawKeys && pair.value == kRawValues;
     const PackedPair &of_layer = is_raw ? pair : kPairs[0];

@@ -1,5 +1,5 @@
 // Attention by Vulkan against the reference. --full takes the whole grid, --mask takes features of
-// the device away, --only runs one test, --part I/N every N-th of its cases, beginning at I (from 0).
+// the device away, --only runs one test, --part I/N every N-th of its cases, from I (from 0) on.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>

@@ -220,7 +220,8 @@ int run_bench(const BenchOptions &options) {
     (void)options.device.open();
     switch (options.device.backend()) {
         case LK_BACKEND_CUDA: return run_gpu_bench(options, *open_cuda(options.device));
-        case LK_BACKEND_VULKAN: return run_gpu_bench(options, *open_vulkan(options.device, mask_of(options)));
+        case LK_BACKEND_VULKAN:
+            return run_gpu_bench(options, *open_vulkan(options.device, mask_of(options)));
         default:
             return options.snapshot.empty() ? run_cpu_bench(options) : run_snapshot_bench(options);
     }
