@@ -9,17 +9,11 @@
 
 #include "shaders/decode/matrix_form_keys.glsl"
 
-// Where the team keeps the ranges of a channel group: groups take turns, so that one barrier is
-// enough for each.
-uint parameters_word(uint group) {
-    return team * kTeamWords + (group & 1u) * 2u * LK_MAX_PAGE_TOKENS;
-}
-
 // Weights, with the ranges of a channel group, to value_columns. Returns the factor of products with
 // codes; midpoints: the summand that joins them.
-float fold_weights(vec4 weights[kPageTiles], uint group, out vec2 midpoints) {
+float fold_weights(vec4 weights[kPageTiles], out vec2 midpoints) {
     const int exponent = exponent_of_values();
-    const uint ranges_word = parameters_word(group);
+    const uint ranges_word = team * kTeamWords;
     const float scale = power(kLargeExponent - exponent) * parameter_scale();
     store_value_parameters(ranges_word, parameters_of(page_parameters.values.ranges),
                            parameters_of(page_parameters.values.minima));
@@ -98,7 +92,9 @@ void attend_page(WorkTile work_tile, Page page, Page next) {
         weights[tile] = weigh_tile(weights[tile]);
     [[dont_unroll]] for (uint group = 0u; group < n_value_groups(); ++group) {
         vec2 midpoints;
-        const float step_scale = fold_weights(weights, group, midpoints);
+        if (group != 0u)
+            team_sync();  // before the ranges of the group before it are overwritten
+        const float step_scale = fold_weights(weights, midpoints);
         const bool is_last = group + 1u == n_value_groups();
         Page from = page;
         if (is_last)
