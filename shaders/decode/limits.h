@@ -76,7 +76,7 @@ constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, DecodeAri
     uint32_t n_teams = LK_DECODE_MAX_TEAMS;
     while (n_teams > 1 && decode_shared_bytes(head_dim, columns, n_teams, arithmetic, has_subgroups,
                                               key_folds, higher_slots) > shared_bytes)
-        n_teams = arithmetic == DecodeArithmetic::kMatrix ? n_teams - 1 : n_teams / 2;
+        n_teams /= 2;
     return n_teams * 32;
 }
 

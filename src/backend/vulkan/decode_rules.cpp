@@ -19,7 +19,7 @@ constexpr uint32_t kFormTeams = 8;        // of a core, likewise, where forms ar
 constexpr uint32_t kFormWorkers = 2;      // likewise, at least
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
-constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, with several token groups of keys
+constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, where each form has several token groups
 constexpr uint32_t kPairSharedBytes = 20480;  // likewise, where keys have shared stored channels
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
@@ -233,6 +233,7 @@ void DecodeRules::find_high_slots() {
             if (form.key_folds == other.key_folds)
                 form.high_slots = std::max(form.high_slots, other.high_slots);
         most_folds_ = std::max(most_folds_, form.key_folds);
+        has_single_fold_ = has_single_fold_ || form.key_folds == 1;
         most_high_slots_ = std::max(most_high_slots_, form.high_slots);
     }
 }
@@ -310,10 +311,9 @@ uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
     const Layer &of = layers_[layer];
-    const uint32_t wanted = folds(layer) > 1 ? kFoldSharedBytes
-                            : folds(layer)   ? kFormSharedBytes
-                            : of.has_shared  ? kPairSharedBytes
-                                             : kSharedBytes;
+    const uint32_t wanted = !of.key_folds      ? of.has_shared ? kPairSharedBytes : kSharedBytes
+                            : has_single_fold_ ? kFormSharedBytes
+                                               : kFoldSharedBytes;
     const uint32_t shared_bytes = std::min(wanted, traits_.max_shared_bytes);
     return decode_threads(of.head_dim, tile_columns, arithmetic(layer), traits_.subgroup,
                           folds(layer), higher_slots(layer), shared_bytes);

@@ -112,6 +112,7 @@ class DecodeRules final : public gpu::SplitRules {
     uint32_t max_forms_ = 1;        // of a work tile's pages, in any layer
     uint32_t most_folds_ = 0;       // of any form
     uint32_t most_high_slots_ = 0;  // likewise
+    bool has_single_fold_ = false;  // has a pushed form keys of one token group?
 };
 
 }  // namespace vulkan
