@@ -5,6 +5,8 @@
 #ifndef LK_SHADERS_MERGE_SPLITS_GLSL
 #define LK_SHADERS_MERGE_SPLITS_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/output.glsl"
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;  // a power of two, at least head_dim / 4
@@ -18,6 +20,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Co
 const uint kQuads = kHeadDim / 4u;
 const uint kSplitGroups = gl_WorkGroupSize.x / kQuads;
 const uint kWeights = 1024u;  // of splits whose weights are computed at once
+const uint kEarly = 4u;       // outputs that an invocation loads before the weights are known
 
 shared float shared_weights[kWeights];
 shared vec4 shared_quads[gl_WorkGroupSize.x];
@@ -35,12 +38,18 @@ struct ColumnSplits {
 float split_value(Address parameters, ColumnSplits splits, uint split) {
     return ConstFloats(address_at(parameters, split, splits.value_stride)).at[0];
 }
+vec4 split_quad(ColumnSplits splits, uint split, uint quad) {
+    return ConstFloatQuads(address_at(splits.outputs, split, splits.output_stride)).at[quad];
+}
 
-// Over the workgroup, of x to all: the sum, or the greatest.
-float reduce(float x, bool adds) {
+// Over the first n invocations, of x to all: the sum, or the greatest.
+float reduce(float x, uint n, bool adds) {
     barrier();
     shared_quads[gl_LocalInvocationIndex].x = x;
-    for (uint distance = gl_WorkGroupSize.x / 2u; distance > 0u; distance /= 2u) {
+    uint distance = gl_WorkGroupSize.x;
+    while (distance >= 2u * n)
+        distance /= 2u;
+    for (distance /= 2u; distance > 0u; distance /= 2u) {
         barrier();
         if (gl_LocalInvocationIndex < distance) {
             const float other = shared_quads[gl_LocalInvocationIndex + distance].x;
@@ -53,36 +62,56 @@ float reduce(float x, bool adds) {
 }
 
 // Returns four channels of the sum of weighted outputs, 4 i and up, to the first kQuads invocations.
+// What does not depend on weights is loaded first, all at once.
 vec4 merge_splits(ColumnSplits splits, out Total total) {
     const uint quad = gl_LocalInvocationIndex % kQuads;
     const uint group = gl_LocalInvocationIndex / kQuads;
-    float reference = kHidden;
-    for (uint i = gl_LocalInvocationIndex; i < splits.n; i += gl_WorkGroupSize.x)
+    const uint own = gl_LocalInvocationIndex;
+    float own_reference = kHidden;
+    float own_sum = 0.0;
+    if (own < splits.n) {
+        own_reference = split_value(splits.references, splits, own);
+        own_sum = split_value(splits.sums, splits, own);
+    }
+    vec4 early[kEarly];
+    [[unroll]] for (uint i = 0u; i < kEarly; ++i) {
+        early[i] = vec4(0.0);
+        if (group < kSplitGroups && group + i * kSplitGroups < splits.n)
+            early[i] = split_quad(splits, group + i * kSplitGroups, quad);
+    }
+    float reference = own_reference;
+    for (uint i = own + gl_WorkGroupSize.x; i < splits.n; i += gl_WorkGroupSize.x)
         reference = max(reference, split_value(splits.references, splits, i));
-    total.reference = reduce(reference, false);
+    total.reference = reduce(reference, splits.n, false);
     float sum = 0.0;
     vec4 outputs = vec4(0.0);
     for (uint first = 0u; first < splits.n; first += kWeights) {
         const uint n = min(kWeights, splits.n - first);
         barrier();
-        for (uint i = gl_LocalInvocationIndex; i < n; i += gl_WorkGroupSize.x) {
-            const float own = split_value(splits.references, splits, first + i);
-            shared_weights[i] = exp2(own - total.reference);
-            sum += shared_weights[i] * split_value(splits.sums, splits, first + i);
+        for (uint i = own; i < n; i += gl_WorkGroupSize.x) {
+            if (first + i != own) {
+                own_reference = split_value(splits.references, splits, first + i);
+                own_sum = split_value(splits.sums, splits, first + i);
+            }
+            shared_weights[i] = exp2(own_reference - total.reference);
+            sum += shared_weights[i] * own_sum;
         }
         barrier();
+        if (first == 0u)
+            [[unroll]] for (uint i = 0u; i < kEarly; ++i)
+                if (group + i * kSplitGroups < n)
+                    outputs += shared_weights[group + i * kSplitGroups] * early[i];
+        const uint n_early = first == 0u ? kEarly * kSplitGroups : 0u;
         if (group < kSplitGroups)
-            for (uint i = group; i < n; i += kSplitGroups)
-                outputs += shared_weights[i] *
-                           ConstFloatQuads(address_at(splits.outputs, first + i, splits.output_stride))
-                               .at[quad];
+            for (uint i = group + n_early; i < n; i += kSplitGroups)
+                outputs += shared_weights[i] * split_quad(splits, first + i, quad);
     }
-    total.sum = reduce(sum, true);
+    total.sum = reduce(sum, splits.n, true);
     barrier();
     shared_quads[gl_LocalInvocationIndex] = outputs;
     barrier();
     if (group == 0u)
-        for (uint i = 1u; i < kSplitGroups; ++i)
+        for (uint i = 1u; i < min(kSplitGroups, splits.n); ++i)
             outputs += shared_quads[i * kQuads + quad];
     return outputs;
 }

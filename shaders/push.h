@@ -93,19 +93,30 @@ struct FaultReport {
 };
 
 // append: rounds K and V of new tokens to FP16 into their 16-bit blocks and the staging area.
-// Workgroups: x = tokens of the batch from first_token on, a workgroup takes token_step of them
-// after each other; y = KV heads; z = 0 keys, 1 values.
+// Workgroups: x = groups of tokens from first_group on, y = KV heads; z = 0 keys, 1 values. Without
+// a list group n is token_step tokens from token n * token_step of the batch on. append_pages: does
+// so with the tokens of blocks that they fill, and packs these, but for keys that are ranked by
+// queries. Workgroups: x = blocks of the list from first_group on; y, z likewise.
 struct AppendPush {
     Address step;      // StepTable
     Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0: nothing is staged
     Address staged_v;  // the same
+    Address list;      // of append: pairs of a first token and a number of tokens, or 0;
+                       // of append_pages: NewBlock
     PushTensor k;
     PushTensor v;
     uint layer;
     uint n_sequences;
     uint n_tokens;  // of the batch
-    uint first_token;
+    uint first_group;
     uint token_step;
+    uint reserved;
+};
+
+// A block that new tokens fill: its entries, and its first token in the batch.
+struct NewBlock {
+    Address entries;
+    uint first_token;
     uint reserved;
 };
 
@@ -313,8 +324,8 @@ static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_
                   sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
                   sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");
-static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 80 &&
-                  sizeof(FaultReport) == 16,
+static_assert(sizeof(PushTensor) == 24 && sizeof(NewBlock) == 16 && sizeof(StepTable) == 80 &&
+                  sizeof(LayerInfo) == 80 && sizeof(FaultReport) == 16,
               "as GLSL lays them out");
 }  // namespace vulkan
 }  // namespace lk

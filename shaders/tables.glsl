@@ -155,7 +155,7 @@ struct BlockInfo {
     Address entries;  // Entry [entries of a block]
     uint first_token;
     uint capacity_tokens;
-    bool is_packed_on_append;  // its new tokens are packed from the staging area, not stored
+    bool is_packed_on_append;  // append stores none of its new tokens: they are packed
 };
 BlockInfo load_block(StepTable step, uint index) {
     const uvec4 words = ConstQuads(step.blocks).at[index];

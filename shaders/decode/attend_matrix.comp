@@ -26,31 +26,31 @@ void attend_f16_blocks(WorkTile work_tile) {
     }
 }
 
-void attend_pages(WorkTile work_tile) {
-    [[dont_unroll]] for (uint first = 0u; first < push.n_kv_tiles; first += kLookups) {
-        find_pages(work_tile, first);
-        Page page = load_page(team);
-        begin_page(page);
-        const uint n = min(push.n_kv_tiles - first, kLookups);
-        [[dont_unroll]] for (uint at = 0u; at < n; at += kTeams) {
-            const Page next = load_page(at + kTeams + team);
-            attend_page(work_tile, page, next);
-            page = next;
-        }
+// A page is looked up while the one before it is multiplied, and its block before that.
+void attend_pages(WorkTile work_tile, Page page, uvec4 next_block) {
+    begin_page(page);
+    [[dont_unroll]] for (uint at = 0u; at < push.n_kv_tiles; at += kTeams) {
+        const Page next = find_page(work_tile, next_block);
+        next_block = load_page_block(work_tile, at + 2u * kTeams + team);
+        attend_page(work_tile, page, next);
+        page = next;
     }
 }
 
 void main() {
     find_lane();
     const WorkTile work_tile = find_work_tile(gl_WorkGroupID.x, kColumns);
+    const uvec4 block = load_page_block(work_tile, team);
+    const uvec4 next_block = load_page_block(work_tile, kTeams + team);
     load_queries(work_tile);
     take_queries();
 #ifdef LK_FORMS
     find_form();
 #endif
     clear_outputs();
+    const Page page = find_page(work_tile, block);
     attend_f16_blocks(work_tile);
-    attend_pages(work_tile);
+    attend_pages(work_tile, page, next_block);
     merge_teams();
     if (work_tile.item.n_splits == 1u)
         store_outputs(work_tile);

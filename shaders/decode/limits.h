@@ -32,28 +32,29 @@ namespace vulkan {
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
 // Shared memory of a workgroup of decode, a little more than it takes. key_folds: LK_SPEC_KEY_FOLDS
-// of attend_decode_forms, else 0. has_shared: LK_SPEC_SHARED, or are there LK_SPEC_HIGH_SLOTS?
+// of attend_decode_forms, else 0. higher_slots: LK_SPEC_HIGH_SLOTS, or decode_higher_slots().
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
                                        DecodeArithmetic arithmetic, bool has_subgroups,
-                                       uint32_t key_folds, bool has_shared) {
+                                       uint32_t key_folds, uint32_t higher_slots) {
     const uint32_t pairs = (columns + 1) / 2;
     if (arithmetic == DecodeArithmetic::kMatrix) {
-        const uint32_t high = key_folds && has_shared ? (head_dim / 2 + 31) / 32 * 32 : 0;
-        const uint32_t parameters = key_folds ? 256 : 128;
-        const uint32_t folded = (key_folds ? key_folds : 1) * (head_dim + high) * pairs;
+        const uint32_t parameters = 256;
+        const uint32_t folded = (key_folds ? key_folds : 1) * (head_dim + higher_slots) * pairs;
         return n_teams * (head_dim * pairs * 8 + (folded > parameters ? folded : parameters) * 4 +
-                          LK_DECODE_ROUNDS * 48 + columns * 8) +
+                          LK_DECODE_ROUNDS * 32 + columns * 8) +
                head_dim * pairs * 4 + columns * 40 + 64;
     }
     const bool is_half = arithmetic == DecodeArithmetic::kFloat16;
     const uint32_t quads = is_half ? pairs : columns;
-    const uint32_t higher = has_shared ? (head_dim / 16 + 1) / 2 * 16 : 0;
-    const uint32_t slots = head_dim + higher > 128 ? head_dim + higher : 128;
+    const uint32_t slots = head_dim + higher_slots > 128 ? head_dim + higher_slots : 128;
     const uint32_t folded = slots / 4 * quads * 16;
     const uint32_t team = head_dim * columns * 4 + folded + LK_DECODE_ROUNDS * 64 + columns * 8 +
                           (has_subgroups ? 0 : 32 * 16);
     return n_teams * team + head_dim * columns * (is_half ? 2 : 4) + columns * 40 + 64;
 }
+
+// Without matrices, of layers with shared stored channels.
+constexpr uint32_t decode_higher_slots(uint32_t head_dim) { return (head_dim / 16 + 1) / 2 * 16; }
 
 // The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have
 // 8 columns.
@@ -70,11 +71,11 @@ constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
 
 // As many as fit into shared_bytes.
 constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic,
-                                  bool has_subgroups, uint32_t key_folds, bool has_shared,
+                                  bool has_subgroups, uint32_t key_folds, uint32_t higher_slots,
                                   uint32_t shared_bytes) {
     uint32_t n_teams = LK_DECODE_MAX_TEAMS;
     while (n_teams > 1 && decode_shared_bytes(head_dim, columns, n_teams, arithmetic, has_subgroups,
-                                              key_folds, has_shared) > shared_bytes)
+                                              key_folds, higher_slots) > shared_bytes)
         n_teams /= 2;
     return n_teams * 32;
 }

@@ -81,8 +81,8 @@ void fold_queries(int exponent, out vec2 products[kPairs]) {
                 [[unroll]] for (uint slot = 0u; slot < 4u; ++slot) {
                     const vec2 queries = unpack_pair(shared_queries[channels[slot] * kPairs + pair]);
                     products[pair] += queries * midpoints[slot];
-                    shared_words[team * kTeamWords + slots[slot] * kPairs + pair] =
-                        pack_pair(queries * factors[slot]);
+                    store_team_word(team * kTeamWords + slots[slot] * kPairs + pair,
+                                    pack_pair(queries * factors[slot]));
                 }
         }
     }
@@ -92,7 +92,7 @@ void fold_queries(int exponent, out vec2 products[kPairs]) {
 ColumnMatrix folded_columns(uint strip) {
     const uint at = team * kTeamWords +
                     (min(strip, kStrips - 1u) * LK_STRIP_CHANNELS + row()) * kPairs + pair_of_lane();
-    uvec2 words = uvec2(shared_words[at], shared_words[at + 8u * kPairs]);
+    uvec2 words = uvec2(team_word(at), team_word(at + 8u * kPairs));
     if (strip >= kStrips)
         words = uvec2(0u);
     return column_matrix(words);
@@ -119,16 +119,16 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
         key_sums[tile] = zero_sums();
     const uvec4 none = uvec4(0u);
     [[dont_unroll]] for (uint strip = 0u; strip < kKeyEnd8; ++strip) {
-        const TwoVectors low = take_two(page, next);
-        const TwoVectors high = take_two(page, next);
+        const TwoVectors low = take_key_two(page, next);
+        const TwoVectors high = take_key_two(page, next);
         multiply_key_strip(uvec4[4](low.first, low.second, high.first, high.second), 8u, strip);
     }
     [[dont_unroll]] for (uint strip = kKeyEnd8; strip < kKeyEnd4; ++strip) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, two.second, none, none), 4u, strip);
     }
     [[dont_unroll]] for (uint strip = kKeyEnd4; strip < kStrips; strip += 2u) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, none, none, none), 2u, strip);
         multiply_key_strip(uvec4[4](two.second, none, none, none), 2u, strip + 1u);
     }
@@ -139,18 +139,13 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
 // Weights, with the values' ranges, to value_columns. Returns the factor of products with codes;
 // midpoints: the summand that joins them.
 float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
-    const uint position = team * kTeamWords;
     const float scale = power(kLargeExponent - exponent);
     midpoints = vec2(0.0);
     SumMatrix code_midpoints = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        const uint at = position + 2u * (tile * 4u + row() / 2u);
-        const uvec2 ranges = uvec2(shared_words[at], shared_words[at + 1u]) >> 16u * (row() & 1u);
-        const uvec2 minima = uvec2(shared_words[at + 64u], shared_words[at + 65u]) >>
-                             16u * (row() & 1u);
-        const vec2 range = vec2(unpackHalf2x16(ranges.x).x, unpackHalf2x16(ranges.y).x);
-        const vec2 midpoint =
-            0.5 * range + vec2(unpackHalf2x16(minima.x).x, unpackHalf2x16(minima.y).x);
+        const vec4 parameters = value_parameters(team * kTeamWords, tile);
+        const vec2 range = parameters.xz;
+        const vec2 midpoint = parameters.yw;
         midpoints += weights[tile].xy * midpoint.x + weights[tile].zw * midpoint.y;
         const vec2 factors = range * scale / vec2(tile_factor(kValueBits, tile),
                                                   tile_factor(kValueBits, tile) * half_factor(kValueBits));
@@ -165,21 +160,26 @@ float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
     return step_scale * power(24);
 }
 
+// Nothing is compared with it where strips come in pairs.
+const uint kValueEnd = kStrips % 2u == 0u ? ~0u : kStrips;
+
 void multiply_values(Page page, Page next, float step_scale, vec2 midpoints, vec2 factors) {
     const uvec4 none = uvec4(0u);
-    const uint n = kValueBits == 2u ? 2u : 1u;
-    [[dont_unroll]] for (uint strip = 0u; strip < kStrips; strip += n) {
-        const TwoVectors two = take_two(page, next);
-        uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
-        if (kValueBits == 8u) {
-            const TwoVectors high = take_two(page, next);
-            words[2] = high.first;
-            words[3] = high.second;
+    if (kValueBits == 2u) {
+        [[dont_unroll]] for (uint strip = 0u; strip < kStrips; strip += 2u)
+            multiply_two_value_strips(take_value_two(page, next), strip, kValueEnd, step_scale,
+                                      midpoints, factors);
+    } else {
+        [[dont_unroll]] for (uint strip = 0u; strip < kStrips; ++strip) {
+            const TwoVectors two = take_value_two(page, next);
+            uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
+            if (kValueBits == 8u) {
+                const TwoVectors high = take_value_two(page, next);
+                words[2] = high.first;
+                words[3] = high.second;
+            }
+            multiply_value_strip(words, strip, step_scale, midpoints, factors);
         }
-        multiply_value_strip(words, strip, kStrips, step_scale, midpoints, factors);
-        if (kValueBits == 2u)
-            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, kStrips, step_scale,
-                                 midpoints, factors);
     }
     next_two -= page_twos();
 }
@@ -194,13 +194,9 @@ void attend_page(WorkTile work_tile, Page page, Page next) {
         hidden_of_lane(work_tile, column, page.is_there, page.first_token, kPageTiles);
     const vec2 begin = multiply_keys(page, next, key_exponent);
     team_sync();
-    const uint position = team * kTeamWords + 2u * lane;
-    const Parameters values = page_parameters.values;
+    store_value_parameters(team * kTeamWords, parameters_of(page_parameters.values.ranges),
+                           parameters_of(page_parameters.values.minima));
     load_metadata(next);
-    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-        shared_words[position + i] = values.ranges[i];
-        shared_words[position + 64u + i] = values.minima[i];
-    }
     const vec2 key_factors = vec2(column[0].factor, column[1].factor);
     const vec2 shifts = begin * key_factors + vec2(column[0].shift, column[1].shift);
     const float unit_of_keys = power(key_exponent - kLargeExponent + 24);

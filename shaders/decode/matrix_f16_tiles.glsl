@@ -19,8 +19,8 @@ struct F16Tile {
     bool is_there;
 };
 const uint kLookups = kTeams * LK_DECODE_ROUNDS;  // that are made at once
-const uint kAddressQuads = 3u;
-shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of 16-bit blocks, then of pages
+const uint kAddressQuads = 2u;
+shared uvec4 shared_addresses[kLookups * kAddressQuads];
 
 // Is an entry among the packed ones at 16 bits? Only where there may be such.
 bool is_row(WorkTile work_tile, Entry entry) {

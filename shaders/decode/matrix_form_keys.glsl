@@ -51,45 +51,54 @@ vec2 fold_higher_bit(uint fold, uint pair, uint position, float place, vec2 fold
     const float partner_place = (partner & 8u) != 0u ? 1.0 / half_factor(2u) : 1.0;
     const uint partner_word = pack_pair(folded * (2.0 * partner_place));
     if (position >= n_shared() && position < shared_strips() * LK_STRIP_CHANNELS)
-        shared_words[folded_word(fold, kHeadDim + position) + pair] = word;
+        store_team_word(folded_word(fold, kHeadDim + position) + pair, word);
     if (is_outlier)
-        shared_words[folded_word(fold, kHeadDim + partner) + pair] = partner_word;
+        store_team_word(folded_word(fold, kHeadDim + partner) + pair, partner_word);
     return is_outlier ? unpack_pair(partner_word) / partner_place : vec2(0.0);
 }
 
-// Queries in the order of the page's slots, times the ranges of a token group; and the lane's part
+const uint kProducts = kFolds * kPairs;
+
+// Queries in the order of the page's slots, times the ranges of each token group; and the lane's part
 // of their products with the keys' minimum + range / 2, less those of the factors as they were
-// rounded with the midpoints of codes, over parameter_scale().
-void fold_queries(uint fold, int exponent, out vec2 products[kPairs]) {
+// rounded with the midpoints of codes, over parameter_scale(): [token group][pair].
+void fold_queries(int exponent, out vec2 products[kProducts]) {
     const float unit = power(kLargeExponent - exponent) * parameter_scale();
     const float inverse_unit = power(exponent - kLargeExponent) / parameter_scale();
-    [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
-        products[pair] = vec2(0.0);
+    [[unroll]] for (uint i = 0u; i < kProducts; ++i)
+        products[i] = vec2(0.0);
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
         const uint task = lane + i * LK_LANES;
         const uint strip = task / 4u;
         if (strip < kStrips) {
-            const Parameters parameters = page_parameters.keys[i * kFolds + fold];
-            const vec4 ranges = parameters_of(parameters.ranges);
-            const vec4 midpoints = 0.5 * ranges + parameters_of(parameters.minima);
             const SlotFactors own = slot_factors(strip, task % 4u);
-            const vec4 factors = ranges * unit * own.steps;
+            const vec4 steps = unit * own.steps;
             const vec4 code_midpoints = own.midpoints * inverse_unit / own.places;
             const uvec4 channels = slot_channels(page_parameters.channels[i], strip, task % 4u);
             const uvec4 slots =
                 strip * LK_STRIP_CHANNELS + 2u * (task % 4u) + uvec4(0u, 1u, 8u, 9u);
-            [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
-                [[unroll]] for (uint slot = 0u; slot < 4u; ++slot) {
-                    const vec2 queries = unpack_pair(shared_queries[channels[slot] * kPairs + pair]);
-                    const vec2 folded = queries * factors[slot];
-                    const uint word = pack_pair(folded * own.places[slot]);
-                    shared_words[folded_word(fold, slots[slot]) + pair] = word;
-                    products[pair] +=
-                        queries * midpoints[slot] - unpack_pair(word) * code_midpoints[slot];
-                    if (kHighSlots != 0u && n_shared() != 0u)
-                        products[pair] -=
-                            inverse_unit * fold_higher_bit(fold, pair, own.positions[slot],
-                                                           own.places[slot], folded, word);
+            uint queries_of[4u * kPairs];
+            [[unroll]] for (uint at = 0u; at < 4u * kPairs; ++at)
+                queries_of[at] = shared_queries[channels[at % 4u] * kPairs + at / 4u];
+            [[unroll]] for (uint fold = 0u; fold < kFolds; ++fold)
+                if (fold < n_key_groups()) {
+                    const Parameters parameters = page_parameters.keys[i * kFolds + fold];
+                    const vec4 ranges = parameters_of(parameters.ranges);
+                    const vec4 midpoints = 0.5 * ranges + parameters_of(parameters.minima);
+                    const vec4 factors = ranges * steps;
+                    [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
+                        [[unroll]] for (uint slot = 0u; slot < 4u; ++slot) {
+                            const vec2 queries = unpack_pair(queries_of[pair * 4u + slot]);
+                            const vec2 folded = queries * factors[slot];
+                            const uint word = pack_pair(folded * own.places[slot]);
+                            store_team_word(folded_word(fold, slots[slot]) + pair, word);
+                            products[fold * kPairs + pair] +=
+                                queries * midpoints[slot] - unpack_pair(word) * code_midpoints[slot];
+                            if (kHighSlots != 0u && n_shared() != 0u)
+                                products[fold * kPairs + pair] -=
+                                    inverse_unit * fold_higher_bit(fold, pair, own.positions[slot],
+                                                                   own.places[slot], folded, word);
+                        }
                 }
         }
     }
@@ -97,14 +106,14 @@ void fold_queries(uint fold, int exponent, out vec2 products[kPairs]) {
 
 // Folds the page's token groups. Returns where scores begin, of tiles kPageTiles / kFolds at a time.
 void fold_groups(int exponent, out vec2 begins[kFolds]) {
+    vec2 products[kProducts];
+    fold_queries(exponent, products);
     vec2 group_begins[kFolds];
     [[unroll]] for (uint fold = 0u; fold < kFolds; ++fold) {
-        group_begins[fold] = vec2(0.0);
-        if (fold < n_key_groups()) {
-            vec2 products[kPairs];
-            fold_queries(fold, exponent, products);
-            group_begins[fold] = sum_products(products) * parameter_scale();
-        }
+        vec2 of_fold[kPairs];
+        [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
+            of_fold[pair] = products[fold * kPairs + pair];
+        group_begins[fold] = sum_products(of_fold) * parameter_scale();
     }
     [[unroll]] for (uint i = 0u; i < kFolds; ++i) {
         begins[i] = group_begins[0];
@@ -118,7 +127,7 @@ void fold_groups(int exponent, out vec2 begins[kFolds]) {
 ColumnMatrix folded_columns(uint tile, uint first_slot, bool is_there) {
     const uint fold = tile * n_key_groups() / kPageTiles;
     const uint at = folded_word(fold, is_there ? first_slot + row() : row()) + pair_of_lane();
-    uvec2 words = uvec2(shared_words[at], shared_words[at + 8u * kPairs]);
+    uvec2 words = uvec2(team_word(at), team_word(at + 8u * kPairs));
     if (!is_there)
         words = uvec2(0u);
     return column_matrix(words);
@@ -173,21 +182,21 @@ void multiply_keys(Page page, Page next, int exponent, out vec2 begins[kFolds]) 
     const uint end4 = key_end4();
     const uint shared_end = end4 + shared_strips();
     [[dont_unroll]] for (uint strip = 0u; strip < end8; ++strip) {
-        const TwoVectors low = take_two(page, next);
-        const TwoVectors high = take_two(page, next);
+        const TwoVectors low = take_key_two(page, next);
+        const TwoVectors high = take_key_two(page, next);
         multiply_key_strip(uvec4[4](low.first, low.second, high.first, high.second), 8u, strip);
     }
     [[dont_unroll]] for (uint strip = end8; strip < end4; ++strip) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, two.second, none, none), 4u, strip);
     }
     [[dont_unroll]] for (uint strip = end4; strip < shared_end; strip += 2u) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_shared_strip(two.first, strip);
         multiply_shared_strip(two.second, strip + 1u);
     }
     [[dont_unroll]] for (uint strip = shared_end; strip < kStrips; strip += 2u) {
-        const TwoVectors two = take_two(page, next);
+        const TwoVectors two = take_key_two(page, next);
         multiply_key_strip(uvec4[4](two.first, none, none, none), 2u, strip);
         multiply_key_strip(uvec4[4](two.second, none, none, none), 2u, strip + 1u);
     }

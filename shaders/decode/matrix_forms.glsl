@@ -9,45 +9,21 @@
 
 #include "shaders/decode/matrix_form_keys.glsl"
 
-// Where the team keeps the ranges of a channel group: groups take turns, so that one barrier is
-// enough for each. Minima come after the ranges.
-const uint kRangeWords = LK_MAX_PAGE_TOKENS * kParameterBytes / 4u;
-uint parameters_word(uint group) { return team * kTeamWords + (group & 1u) * 2u * kRangeWords; }
-// The lane's ranges and minima of the group that is folded next.
-void store_value_parameters(uint group) {
-    const Parameters values = page_parameters.values;
-    const uint at = parameters_word(group) + lane * kParameterBytes;
-    shared_words[at] = values.ranges.x;
-    shared_words[at + kRangeWords] = values.minima.x;
-    if (kParameterBytes == 2u) {
-        shared_words[at + 1u] = values.ranges.y;
-        shared_words[at + kRangeWords + 1u] = values.minima.y;
-    }
-}
-// Of the ranges or minima that begin at a word: those of tokens row() and row() + 8 of a tile, over
-// parameter_scale().
-vec2 tile_parameters(uint first_word, uint tile) {
-    const uint at = first_word + (tile * 4u + row() / 2u) * kParameterBytes;
-    const uint is_odd = row() & 1u;
-    if (kParameterBytes == 1u)
-        return f8_pair(shared_words[at] >> 8u * is_odd & 0xFF00FFu);
-    const uvec2 words = uvec2(shared_words[at], shared_words[at + 1u]) >> 16u * is_odd;
-    return vec2(unpackHalf2x16(words.x).x, unpackHalf2x16(words.y).x);
-}
-
 // Weights, with the ranges of a channel group, to value_columns. Returns the factor of products with
 // codes; midpoints: the summand that joins them.
-float fold_weights(vec4 weights[kPageTiles], uint group, out vec2 midpoints) {
+float fold_weights(vec4 weights[kPageTiles], out vec2 midpoints) {
     const int exponent = exponent_of_values();
-    const uint ranges_word = parameters_word(group);
+    const uint ranges_word = team * kTeamWords;
     const float scale = power(kLargeExponent - exponent) * parameter_scale();
-    store_value_parameters(group);
+    store_value_parameters(ranges_word, parameters_of(page_parameters.values.ranges),
+                           parameters_of(page_parameters.values.minima));
     team_sync();
     midpoints = vec2(0.0);
     SumMatrix code_midpoints = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        const vec2 range = tile_parameters(ranges_word, tile);
-        const vec2 midpoint = 0.5 * range + tile_parameters(ranges_word + kRangeWords, tile);
+        const vec4 parameters = value_parameters(ranges_word, tile);
+        const vec2 range = parameters.xz;
+        const vec2 midpoint = parameters.yw;
         midpoints += weights[tile].xy * midpoint.x + weights[tile].zw * midpoint.y;
         const float unit = tile_factor(kValueBits, tile);
         const vec2 factors = range * scale / vec2(unit, unit * half_factor(kValueBits));
@@ -66,21 +42,23 @@ float fold_weights(vec4 weights[kPageTiles], uint group, out vec2 midpoints) {
 void multiply_value_group(Page page, Page next, uint group, float step_scale, vec2 midpoints,
                           vec2 factors) {
     const uvec4 none = uvec4(0u);
-    const uint n = kValueBits <= 2u ? 2u : 1u;
     const uint begin = group * value_group_strips();
     const uint end = min(begin + value_group_strips(), kStrips);
-    [[dont_unroll]] for (uint strip = begin; strip < end; strip += n) {
-        const TwoVectors two = take_two(page, next);
-        uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
-        if (kValueBits == 8u) {
-            const TwoVectors high = take_two(page, next);
-            words[2] = high.first;
-            words[3] = high.second;
+    if (kValueBits <= 2u) {
+        [[dont_unroll]] for (uint strip = begin; strip < end; strip += 2u)
+            multiply_two_value_strips(take_value_two(page, next), strip, end, step_scale, midpoints,
+                                      factors);
+    } else {
+        [[dont_unroll]] for (uint strip = begin; strip < end; ++strip) {
+            const TwoVectors two = take_value_two(page, next);
+            uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
+            if (kValueBits == 8u) {
+                const TwoVectors high = take_value_two(page, next);
+                words[2] = high.first;
+                words[3] = high.second;
+            }
+            multiply_value_strip(words, strip, step_scale, midpoints, factors);
         }
-        multiply_value_strip(words, strip, end, step_scale, midpoints, factors);
-        if (kValueBits <= 2u)
-            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, end, step_scale,
-                                 midpoints, factors);
     }
 }
 
@@ -114,7 +92,9 @@ void attend_page(WorkTile work_tile, Page page, Page next) {
         weights[tile] = weigh_tile(weights[tile]);
     [[dont_unroll]] for (uint group = 0u; group < n_value_groups(); ++group) {
         vec2 midpoints;
-        const float step_scale = fold_weights(weights, group, midpoints);
+        if (group != 0u)
+            team_sync();  // before the ranges of the group before it are overwritten
+        const float step_scale = fold_weights(weights, midpoints);
         const bool is_last = group + 1u == n_value_groups();
         Page from = page;
         if (is_last)

@@ -41,35 +41,33 @@ bool is_of_form(WorkTile work_tile, Entry entry) {
 #endif
 }
 
-void store_page(WorkTile work_tile, uint row_index, uint at) {
-    const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + row_index);
-    const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
-    Address permutation = address_add(entry.key_metadata, 2u * key_minima_bytes());
-    if (kPermutation == LK_PERMUTATION_OF_FORMAT)
-        permutation = load_format(work_tile.step.formats, entry.key_format).permutation;
-    shared_addresses[at * kAddressQuads] = uvec4(entry.key_payload, entry.value_payload);
-    shared_addresses[at * kAddressQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
-    shared_addresses[at * kAddressQuads + 2u] =
-        uvec4(permutation, info.first_token, is_of_form(work_tile, entry) ? 1u : 0u);
+// Of the item's packed block `index`, BlockInfo; zeros after the last.
+uvec4 load_page_block(WorkTile work_tile, uint index) {
+    uvec4 block = uvec4(0u);
+    if (index < work_tile.item.packed_count)
+        block = ConstQuads(work_tile.step.blocks)
+                    .at[work_tile.item.first_block + work_tile.item.packed_begin + index];
+    return block;
 }
-// The item's packed blocks first and up.
-void find_pages(WorkTile work_tile, uint first) {
-    barrier();
-    for (uint at = gl_LocalInvocationIndex; at < kLookups; at += kThreads) {
-        shared_addresses[at * kAddressQuads + 2u] = uvec4(0u);
-        if (first + at < work_tile.item.packed_count)
-            store_page(work_tile, work_tile.item.packed_begin + first + at, at);
+Page find_page(WorkTile work_tile, uvec4 block) {
+    Page page;
+    page.key_payload = page.value_payload = page.key_metadata = page.value_metadata = uvec2(0u);
+    page.permutation = uvec2(0u);
+    page.first_token = block.z;
+    page.is_there = false;
+    if (!is_null(block.xy)) {
+        const Entry entry =
+            load_entry(block.xy, work_tile.layer.first_entry + work_tile.item.kv_head);
+        page.key_payload = entry.key_payload;
+        page.value_payload = entry.value_payload;
+        page.key_metadata = entry.key_metadata;
+        page.value_metadata = entry.value_metadata;
+        page.permutation = address_add(entry.key_metadata, 2u * key_minima_bytes());
+        if (kPermutation == LK_PERMUTATION_OF_FORMAT)
+            page.permutation = load_format(work_tile.step.formats, entry.key_format).permutation;
+        page.is_there = is_of_form(work_tile, entry);
     }
-    barrier();
-}
-// 0 after the last page that was looked up.
-Page load_page(uint at) {
-    const uint position = min(at, kLookups - 1u) * kAddressQuads;
-    const uvec4 payloads = shared_addresses[position];
-    const uvec4 metadata = shared_addresses[position + 1u];
-    const uvec4 rest = shared_addresses[position + 2u];
-    return Page(payloads.xy, payloads.zw, metadata.xy, metadata.zw, rest.xy, rest.z,
-                at < kLookups && rest.w != 0u);
+    return page;
 }
 
 uint key_bits(uint strip) { return strip < key_end8() ? 8u : strip < key_end4() ? 4u : 2u; }
@@ -116,37 +114,72 @@ struct TwoVectors {
 TwoVectors coming[2];
 uint next_two;  // of the page, to be loaded next
 
-TwoVectors load_two(Page page, uint two) {
-    const bool is_key = two < key_twos();
-    const Address payload = is_key ? page.key_payload : page.value_payload;
-    const uint at = is_key ? 2u * two : value_vector(two - key_twos());
-    const uint last = (is_key ? key_vectors() : kValueVectors) - 1u;
+// A two of the keys or of the values.
+TwoVectors load_vectors(bool is_there, Address payload, uint at, uint last, bool is_key) {
     TwoVectors vectors = TwoVectors(uvec4(0u), uvec4(0u));
 #ifdef LK_FORMS
     if (kValueBits == 1u && !is_key) {
-        if (page.is_there) {
+        if (is_there) {
             vectors.first.xy = ConstPairs(payload).at[at * LK_LANES + lane];
             vectors.second.xy = ConstPairs(payload).at[min(at + 1u, last) * LK_LANES + lane];
         }
         return vectors;
     }
 #endif
-    if (page.is_there) {
+    if (is_there) {
         vectors.first = ConstQuads(payload).at[at * LK_LANES + lane];
         vectors.second = ConstQuads(payload).at[min(at + 1u, last) * LK_LANES + lane];
     }
     return vectors;
 }
-TwoVectors take_two(Page page, Page next) {
+TwoVectors load_two(Page page, uint two) {
+    const bool is_key = two < key_twos();
+    const Address payload = is_key ? page.key_payload : page.value_payload;
+    const uint at = is_key ? 2u * two : value_vector(two - key_twos());
+    return load_vectors(page.is_there, payload, at, (is_key ? key_vectors() : kValueVectors) - 1u, is_key);
+}
+// Do the two that come after a two of keys belong to the same page, and those after a two of values
+// not to its keys?
+const bool kHasManyTwos = kStrips >= 8u;
+
+TwoVectors next_taken(TwoVectors loaded) {
     const TwoVectors taken = coming[0];
+    coming[0] = coming[1];
+    coming[1] = loaded;
+    ++next_two;
+    return taken;
+}
+TwoVectors take_any_two(Page page, Page next) {
     const bool is_next = next_two >= page_twos();
     Page from = page;
     if (is_next)
         from = next;
-    coming[0] = coming[1];
-    coming[1] = load_two(from, is_next ? next_two - page_twos() : next_two);
-    ++next_two;
-    return taken;
+    return next_taken(load_two(from, is_next ? next_two - page_twos() : next_two));
+}
+TwoVectors take_key_two(Page page, Page next) {
+    if (!kHasManyTwos)
+        return take_any_two(page, next);
+    return next_taken(load_two(page, next_two));
+}
+TwoVectors take_value_two(Page page, Page next) {
+    if (!kHasManyTwos)
+        return take_any_two(page, next);
+    const bool is_next = next_two >= page_twos();
+    const Address payload = is_next ? next.key_payload : page.value_payload;
+    const bool is_there = is_next ? next.is_there : page.is_there;
+#ifdef LK_FORMS
+    if (kValueBits == 1u) {
+        if (is_next)
+            return next_taken(load_vectors(is_there, payload, 2u * (next_two - page_twos()),
+                                           key_vectors() - 1u, true));
+        return next_taken(load_vectors(is_there, payload, value_vector(next_two - key_twos()),
+                                       kValueVectors - 1u, false));
+    }
+#endif
+    const uint at =
+        is_next ? 2u * (next_two - page_twos()) : value_vector(next_two - key_twos());
+    return next_taken(load_vectors(is_there, payload, at,
+                                   (is_next ? key_vectors() : kValueVectors) - 1u, true));
 }
 
 // Ranges and minima, four of each: of keys those of slots 2t, 2t + 1, 2t + 8 and 2t + 9 of a strip, of

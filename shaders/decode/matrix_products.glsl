@@ -53,9 +53,20 @@ Matrix midpoint_matrix(uint bits, float factor) {
 SumMatrix key_sums[kPageTiles];
 ColumnMatrix value_columns[kPageTiles];
 
-// A strip's outputs, where it lies before `end`.
-void multiply_value_strip(uvec4 words[4], uint strip, uint end, float step_scale, vec2 midpoints,
-                          vec2 factors) {
+// The lane's ranges and minima of values, four of each, to the team's words: of each token its range
+// and its midpoint, of tokens row() and row() + 8 of a tile side by side.
+void store_value_parameters(uint first_word, vec4 ranges, vec4 minima) {
+    const vec4 midpoints = 0.5 * ranges + minima;
+    const uint at = first_word / 4u + lane / 4u * 8u + 2u * quad_lane();
+    shared_words[at] = floatBitsToUint(vec4(ranges.x, midpoints.x, ranges.z, midpoints.z));
+    shared_words[at + 1u] = floatBitsToUint(vec4(ranges.y, midpoints.y, ranges.w, midpoints.w));
+}
+vec4 value_parameters(uint first_word, uint tile) {
+    return uintBitsToFloat(shared_words[first_word / 4u + tile * 8u + row()]);
+}
+
+// A strip's outputs.
+void multiply_value_strip(uvec4 words[4], uint strip, float step_scale, vec2 midpoints, vec2 factors) {
     SumMatrix even = zero_sums();
     SumMatrix odd = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; tile += 2u) {
@@ -64,8 +75,27 @@ void multiply_value_strip(uvec4 words[4], uint strip, uint end, float step_scale
         odd = multiply_add(matrix_of(code_registers(words, kValueBits, tile + 1u)),
                            value_columns[tile + 1u], odd);
     }
-    if (strip < end)
-        add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
+    add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
+}
+
+// Those of two strips of 1 or 2 bits, of which the second may lie at `end`. Side by side they take
+// each tile's columns in turn, which a tensor core needs in another order than lanes have them.
+void multiply_two_value_strips(TwoVectors two, uint strip, uint end, float step_scale,
+                               vec2 midpoints, vec2 factors) {
+    const uvec4 none = uvec4(0u);
+    const uvec4 first_words[4] = uvec4[4](two.first, none, none, none);
+    const uvec4 second_words[4] = uvec4[4](two.second, none, none, none);
+    SumMatrix first = zero_sums();
+    SumMatrix second = zero_sums();
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+        first = multiply_add(matrix_of(code_registers(first_words, kValueBits, tile)),
+                             value_columns[tile], first);
+        second = multiply_add(matrix_of(code_registers(second_words, kValueBits, tile)),
+                              value_columns[tile], second);
+    }
+    add_outputs(strip, factors, sums_of(first) * step_scale + midpoints.xyxy);
+    if (strip + 1u < end)
+        add_outputs(strip + 1u, factors, sums_of(second) * step_scale + midpoints.xyxy);
 }
 
 #endif

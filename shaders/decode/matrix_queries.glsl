@@ -73,19 +73,20 @@ void store_query(uint channel, uint column, float value) {
 shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
 
 #ifdef LK_FORMS
-// A team's own words: folded queries, [token group][slot][pair], then ranges and minima of two
-// channel groups of values. After the slots come those of strips with partners once more, for the
+// A team's own words: folded queries, [token group][slot][pair], then ranges and midpoints of a
+// channel group of values. After the slots come those of strips with partners once more, for the
 // higher bit of their codes.
 const uint kFoldSlots = kHeadDim + kHighSlots;
 const uint kFoldedWords = kFolds * kFoldSlots * kPairs;
-const uint kParameterWords = 2u * LK_MAX_PAGE_TOKENS;
 #else
-// A team's own words: folded queries, [slot][pair], then ranges and minima of values.
+// A team's own words: folded queries, [slot][pair], then ranges and midpoints of values.
 const uint kFoldedWords = kHeadDim * kPairs;
-const uint kParameterWords = LK_MAX_PAGE_TOKENS;
 #endif
+const uint kParameterWords = 2u * LK_MAX_PAGE_TOKENS;
 const uint kTeamWords = kFoldedWords > kParameterWords ? kFoldedWords : kParameterWords;
-shared uint shared_words[kTeams * kTeamWords];
+shared uvec4 shared_words[kTeams * kTeamWords / 4u];
+uint team_word(uint at) { return shared_words[at / 4u][at % 4u]; }
+void store_team_word(uint at, uint word) { shared_words[at / 4u][at % 4u] = word; }
 
 float row_maxes[kColumnSets];
 float row_sums[kColumnSets];  // over the lane's tokens

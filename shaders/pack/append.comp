@@ -6,55 +6,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-#include "shaders/layout.glsl"
-#include "shaders/rounding.glsl"
-#include "shaders/tensor.glsl"
+#include "shaders/push.h"
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;
 layout(push_constant) uniform PushBlock { AppendPush push; };
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer Counters { uint at[]; };
 
-const uint kChunk = 8u;  // channels of a thread
-
-// What the workgroup found.
-shared uint n_saturated;
-shared uint first_fault;  // LK_NO_FAULT, or the lowest fault_key()
-
-// FP16 numbers of a chunk, two to a word, with the counts and faults to report.
-struct Chunk {
-    uvec4 words;
-    uint n_saturated;
-    bool has_fault;
-};
-
-// The highest bit of each FP16 number that is infinite or NaN.
-uvec4 not_finite(uvec4 pairs) { return (pairs & 0x7C007C00u) + 0x04000400u & 0x80008000u; }
-
-uint take_float(uint float_bits, inout Chunk chunk) {
-    if (!float_is_finite(float_bits)) {
-        chunk.has_fault = true;
-        return 0u;
-    }
-    bool saturated;
-    const uint bits = float_to_half(float_bits, saturated);
-    chunk.n_saturated += saturated ? 1u : 0u;
-    return bits;
-}
-
-Chunk take_eight(RawEight raw, uint dtype) {
-    Chunk chunk = Chunk(raw.low, 0u, false);
-    if (dtype == LK_DTYPE_F16) {
-        const uvec4 found = not_finite(raw.low);
-        chunk.has_fault = found != uvec4(0u);
-        chunk.words &= ~((found >> 15) * 0xFFFFu);
-        return chunk;
-    }
-    for (uint i = 0u; i < kChunk / 2u; ++i) {
-        const uint low = take_float(float_bits_of(raw, dtype, 2u * i), chunk);
-        chunk.words[i] = low | take_float(float_bits_of(raw, dtype, 2u * i + 1u), chunk) << 16;
-    }
-    return chunk;
-}
+#include "shaders/pack/new_tokens.glsl"
 
 // The last of n ascending words, `step` words apart, that is not above the limit; the first is not.
 // The token is mostly near the end.
@@ -78,27 +35,6 @@ uint find_last(Address words, uint step, uint n, uint limit) {
 SequenceInfo find_sequence(StepTable step, uint token) {
     const Address first_new = address_add(step.sequences, 28u);  // SequenceInfo.first_new
     return load_sequence(step, find_last(first_new, 12u, push.n_sequences, token));
-}
-
-// Keys less the centers of these channels, times the inverses of their scales; 0 = none. Keys that
-// saturate by any inverse are cut first, so that no product is infinite.
-Chunk take_keys(RawEight raw, uint dtype, Address centers, Address inverses) {
-    const float kMost = 2147483648.0;
-    Chunk chunk = Chunk(uvec4(0u), 0u, false);
-    for (uint i = 0u; i < kChunk; ++i) {
-        uint bits = float_bits_of(raw, dtype, i);
-        if (float_is_finite(bits) && !is_null(centers)) {
-            precise const float difference = uintBitsToFloat(bits) - ConstFloats(centers).at[i];
-            bits = floatBitsToUint(difference);
-        }
-        if (float_is_finite(bits) && !is_null(inverses)) {
-            precise const float divided =
-                clamp(uintBitsToFloat(bits), -kMost, kMost) * ConstFloats(inverses).at[i];
-            bits = floatBitsToUint(divided);
-        }
-        chunk.words[i / 2u] |= take_float(bits, chunk) << 16u * (i & 1u);
-    }
-    return chunk;
 }
 
 BlockInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
@@ -150,34 +86,15 @@ void store_in_page(Position target, Chunk chunk, bool is_value, uint token, uint
     }
 }
 
-void store_staged(LayerInfo layer, Chunk chunk, bool is_value, uint token, uint head,
-                  uint channel) {
-    const Address area = is_value ? push.staged_v : push.staged_k;
-    const Address row = address_at(area, head * push.n_tokens + token, 2u * layer.head_dim);
-    Quads(row).at[channel / kChunk] = chunk.words;
-}
-
-// The key of a fault is ordered by token, then head, keys before values.
-uint fault_key(LayerInfo layer, bool is_value, uint token, uint head) {
-    return (token * layer.n_kv_heads + head) * 2u + (is_value ? 1u : 0u);
-}
-
-// Memory barriers stay out of loops and branches: some drivers let invocations wait there.
-void report(StepTable step) {
-    barrier();
-    const bool is_first = gl_LocalInvocationIndex == 0u;
-    const bool has_fault = is_first && first_fault != LK_NO_FAULT;
-    const uint slot = load_header(step).serial % LK_FAULT_STEPS * step.n_layers + push.layer;
-    if (has_fault)
-        atomicMin(Counters(step.report).at[4u + slot], first_fault);
-    memoryBarrierBuffer();
-    if (has_fault)
-        atomicMax(Counters(step.report).at[2], 1u);
-    if (!is_first || n_saturated == 0u)
-        return;
-    const uint before = atomicAdd(Counters(step.report).at[0], n_saturated);
-    if (before + n_saturated < before)
-        atomicAdd(Counters(step.report).at[1], 1u);
+// The workgroup's tokens of the batch.
+uvec2 token_range() {
+    const uint index = push.first_group + gl_WorkGroupID.x;
+    if (is_null(push.list)) {
+        const uint first = index * push.token_step;
+        return uvec2(first, min(first + push.token_step, push.n_tokens));
+    }
+    const uvec2 run = ConstPairs(push.list).at[index];
+    return uvec2(run.x, run.x + run.y);
 }
 
 void main() {
@@ -189,35 +106,18 @@ void main() {
     const uint n_at_once = gl_WorkGroupSize.x / n_chunks;
     const uint in_step = gl_LocalInvocationIndex / n_chunks;
     const uint channel = gl_LocalInvocationIndex % n_chunks * kChunk;
-    const uint first = push.first_token + gl_WorkGroupID.x * push.token_step;
-    const uint end = in_step < n_at_once ? min(first + push.token_step, push.n_tokens) : 0u;
-    if (gl_LocalInvocationIndex == 0u) {
-        n_saturated = 0u;
-        first_fault = LK_NO_FAULT;
-    }
-    barrier();
-    Address centers = Address(0u);
-    Address inverses = Address(0u);
-    if (!is_value && !is_null(layer.key_centers))
-        centers = address_at(layer.key_centers, head * layer.head_dim + channel, 4u);
-    if (!is_value && !is_null(layer.key_inverses))
-        inverses = address_at(layer.key_inverses, head * layer.head_dim + channel, 4u);
-    const bool changes = !is_null(centers) || !is_null(inverses);
+    const uvec2 range = token_range();
+    const uint end = in_step < n_at_once ? range.y : 0u;
+    begin_report();
+    const KeyChanges changes = key_changes(layer, is_value, head, channel);
     Position target;
     target.end = 0u;
-    for (uint token = first + in_step; token < end; token += n_at_once) {
+    for (uint token = range.x + in_step; token < end; token += n_at_once) {
         const uint dtype = is_value ? push.v.dtype : push.k.dtype;
         const Address row =
             is_value ? tensor_row(push.v, token, head) : tensor_row(push.k, token, head);
-        const RawEight raw = load_eight(row, dtype, channel);
-        const Chunk chunk =
-            changes ? take_keys(raw, dtype, centers, inverses) : take_eight(raw, dtype);
-        if (chunk.has_fault)
-            atomicMin(first_fault, fault_key(layer, is_value, token, head));
-        if (chunk.n_saturated != 0u)
-            atomicAdd(n_saturated, chunk.n_saturated);
-        if (!is_null(push.staged_k))
-            store_staged(layer, chunk, is_value, token, head, channel);
+        const Chunk chunk = take_chunk(load_eight(row, dtype, channel), dtype, changes);
+        keep_chunk(layer, chunk, is_value, token, head, channel);
         if (token >= target.end)
             target = find_position(step, layer, is_value, token, head);
         if (!is_null(target.payload))

@@ -5,11 +5,19 @@
 #ifndef LK_SHADERS_PACK_GROUPS_GLSL
 #define LK_SHADERS_PACK_GROUPS_GLSL
 
+#include "shaders/pack/limits.h"
 #include "shaders/pack/source.glsl"
 #include "shaders/pack/quantize.glsl"
 
+#ifdef LK_NEW_TOKENS
+layout(constant_id = LK_SPEC_ENTRIES) const uint kEntries = 1024u;
+// thresholds_of() the page's groups.
+shared uvec2 thresholds[kEntries];
+#else
+const uint kEntries = kMostHeadDim * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP;
+#endif
 // make_parameters() of the page's groups, by four.
-shared uvec4 parameters[kMostHeadDim * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP / 4u];
+shared uvec4 parameters[kEntries / 4u];
 shared uvec4 lane_extremes[gl_WorkGroupSize.x];  // lowest << 16 | highest
 
 // Tiles that 16 neighbouring entries are for.
@@ -184,6 +192,12 @@ void measure_groups() {
             const uint entry = sixteen * LK_STRIP_CHANNELS + lane;
             const uint found = entry_parameters(at, team, lane, by_row);
             parameters[entry / 4u][entry % 4u] = found;
+#ifdef LK_NEW_TOKENS
+            thresholds[entry] =
+                thresholds_of(found, page_format.parameter_bytes == 1u,
+                              page_format.strips[LK_PLANE_OF(1)] != 0u,
+                              page_format.strips[LK_PLANE_OF(2)] != 0u);
+#endif
             store_parameter(job.metadata, entry, found & 0xFFFFu);
             store_parameter(address_add(job.metadata, page_format.minima_offset), entry, found >> 16);
         }

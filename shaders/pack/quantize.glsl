@@ -97,4 +97,54 @@ uvec4 quantize(vec4 values, Quantizer q, uint bits) {
     return (floatBitsToUint(sum) & 0xFFu) + uvec4(greaterThanEqual(distance, threshold));
 }
 
+// The lowest FP16 value, by its place in ordered_pair(), whose distance from a minimum, rounded,
+// reaches a threshold above 0; -0 counts as +0.
+//
+// The distance rounds up to the threshold from halfway below it. That limit, minimum + threshold
+// less half a unit, is found with its rounding error; the lowest value is the FP16 number next to
+// it or the one above.
+uint lowest_reaching(float threshold, float minimum) {
+    const uint kMinusZero = 0x7FFFu;
+    precise const float half_unit =
+        0.5 * (threshold - uintBitsToFloat(floatBitsToUint(threshold) - 1u));
+    precise const float sum = minimum + threshold;
+    precise const float part = sum - minimum;
+    precise const float error = (minimum - (sum - part)) + (threshold - part);
+    precise const float limit = sum + (error - half_unit);
+    bool saturated;
+    const uint bits = float_to_half(floatBitsToUint(limit), saturated);
+    precise const float distance = half_to_float(bits) - minimum;
+    const uint order = ordered_pair(bits) & 0xFFFFu;
+    const bool is_zero = (bits & 0x7FFFu) == 0u;
+    if (distance >= threshold)
+        return is_zero ? kMinusZero : order;
+    return is_zero ? kMinusZero + 2u : order + 1u;
+}
+
+// Of a group's values, those from which on codes of 1 bit are 1, and codes of 2 bits 1, 2 and 3, in
+// the order of the 16 bits of two words. By comparison with them codes follow quantize()'s rule.
+uvec2 thresholds_of(uint parameters, bool is_f8, bool has_ones, bool has_twos) {
+    const Quantizer q = make_quantizer(uvec4(parameters), is_f8);
+    uvec2 found = uvec2(0xFFFFFFFFu);  // above all finite values
+    if (q.range.x == 0.0)
+        return found;
+    if (has_ones) {
+        precise const float half_range = 0.5 * q.range.x;
+        found.x = lowest_reaching(half_range, q.minimum.x);
+    }
+    if (has_twos) {
+        precise const vec4 steps = vec4(0.5, 1.5, 2.5, 0.0) * q.range * code_step(2u);
+        found.x = found.x & 0xFFFFu | lowest_reaching(steps.x, q.minimum.x) << 16;
+        found.y = lowest_reaching(steps.y, q.minimum.x) | lowest_reaching(steps.z, q.minimum.x) << 16;
+    }
+    return found;
+}
+
+// The highest bit of each 16 bits of the result: is the number of `ordered` that of `least` or above?
+uvec4 reach(uvec4 ordered, uvec4 least) {
+    const uint kHighest = 0x80008000u;
+    const uvec4 lower = (ordered | kHighest) - (least & ~kHighest);
+    return (ordered & ~least | ~(ordered ^ least) & lower) & kHighest;
+}
+
 #endif

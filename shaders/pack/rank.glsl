@@ -7,8 +7,10 @@
 #include "shaders/pack/source.glsl"
 #include "shaders/rounding.glsl"
 
-shared uvec4 scores[kMostHeadDim / 4u];   // bits of FP32 numbers, which are not negative
-shared uint boosted[kMostHeadDim / 32u];  // a bit for each channel
+const uint kBoostedWords = (kMostHeadDim + 31u) / 32u;
+
+shared uvec4 scores[kMostHeadDim / 4u];  // bits of FP32 numbers, which are not negative
+shared uint boosted[kBoostedWords];      // a bit for each channel
 
 // The sum of |K| in the order of tokens, rounded after each addition.
 float key_score(uint channel) {
@@ -67,7 +69,7 @@ uint count_ahead(uint channel) {
 }
 
 void rank_channels() {
-    if (gl_LocalInvocationIndex < kMostHeadDim / 32u)
+    if (gl_LocalInvocationIndex < kBoostedWords)
         boosted[gl_LocalInvocationIndex] = 0u;
     for (uint c = gl_LocalInvocationIndex; c < page_format.head_dim; c += gl_WorkGroupSize.x)
         scores[c / 4u][c % 4u] =

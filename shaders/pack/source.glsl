@@ -1,5 +1,6 @@
 // The FP16 values of the page that a workgroup packs, by stored channels: from a 16-bit page or
-// from staged tokens.
+// from staged tokens. With LK_NEW_TOKENS they are rows of new tokens, and the includer has other
+// push constants.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PACK_SOURCE_GLSL
@@ -13,7 +14,9 @@
 
 layout(constant_id = LK_SPEC_HEAD_DIM) const uint kMostHeadDim = 256u;  // of the dispatch
 
+#ifndef LK_NEW_TOKENS
 layout(push_constant) uniform PushBlock { JobPush push; };
+#endif
 layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer Bytes {
     uint8_t at[];
 };
@@ -27,11 +30,15 @@ shared uint slot_offsets[kMostHeadDim];
 uint page_tiles() { return page_format.page_tokens / LK_TILE_TOKENS; }
 uint n_strips() { return page_format.head_dim / LK_STRIP_CHANNELS; }
 
-bool is_staged() { return job.source_format == LK_STAGED; }
 // Are the slots in another order than the channels?
 bool is_ordered() {
     return page_format.ranking != 0u || page_format.permutes || !is_null(page_format.permutation);
 }
+
+#ifdef LK_NEW_TOKENS
+#include "shaders/pack/rows.glsl"
+#else
+bool is_staged() { return job.source_format == LK_STAGED; }
 
 // Offsets in the source, in FP16 numbers.
 uint source_token_offset(uint token) {
@@ -90,5 +97,6 @@ uvec4 load_tile(LaneOffsets at, uint strip, uint tile, uint lane) {
         return load_words(at.low + tile_offset);
     return load_f16(at.low + tile_offset) | load_f16(at.high + tile_offset) << 16;
 }
+#endif
 
 #endif

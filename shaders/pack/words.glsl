@@ -68,6 +68,59 @@ uvec4 quantize_tile(LaneQuantizers quantizers, uvec4 registers, uint bits) {
     return low | high << 16;
 }
 
+#ifdef LK_NEW_TOKENS
+// Thresholds of the numbers of each register that a lane has of a tile: of 1 bit, or of 2 bits.
+struct LaneThresholds {
+    uvec4 least[3];
+};
+LaneThresholds load_thresholds(uint strip, uint tile, uint lane, uint bits) {
+    const bool by_row = scales_by_row(page_format);
+    const uint first = first_entry(page_format, strip, tile) + lane_entry(by_row, lane);
+    const uvec2 a = thresholds[first];
+    const uvec2 b = thresholds[first + 1u];
+    const uvec2 c = by_row ? a : thresholds[first + 2u];
+    const uvec2 d = by_row ? b : thresholds[first + 3u];
+    // By row a register has two numbers of one row, else numbers of two k.
+    const uvec4 low = by_row ? uvec4(a.x, b.x, a.x, b.x) : uvec4(a.x, a.x, c.x, c.x);
+    const uvec4 high = by_row ? low : uvec4(b.x, b.x, d.x, d.x);
+    LaneThresholds found;
+    if (bits == 1u) {
+        found.least[0] = low & 0xFFFFu | high << 16;
+        return found;
+    }
+    const uvec4 low_next = by_row ? uvec4(a.y, b.y, a.y, b.y) : uvec4(a.y, a.y, c.y, c.y);
+    const uvec4 high_next = by_row ? low_next : uvec4(b.y, b.y, d.y, d.y);
+    found.least[0] = low >> 16 | high & 0xFFFF0000u;
+    found.least[1] = low_next & 0xFFFFu | high_next << 16;
+    found.least[2] = low_next >> 16 | high_next & 0xFFFF0000u;
+    return found;
+}
+uvec4 compare_tile(LaneThresholds thresholds, uvec4 registers, uint bits) {
+    const uvec4 ordered = uvec4(ordered_pair(registers.x), ordered_pair(registers.y),
+                                ordered_pair(registers.z), ordered_pair(registers.w));
+    const uvec4 first = reach(ordered, thresholds.least[0]);
+    if (bits == 1u)
+        return first >> 15;
+    const uvec4 second = reach(ordered, thresholds.least[1]);
+    const uvec4 third = reach(ordered, thresholds.least[2]);
+    return second >> 14 | (first & ~second | third) >> 15;
+}
+
+// A strip of 1 or 2 bits.
+void pack_narrow_strip(StripPosition position, uint strip, uint lane) {
+    const LaneOffsets offsets = lane_offsets(strip, lane);
+    const uint group_tiles = page_format.is_token_axis ? 1u : page_format.group / LK_TILE_TOKENS;
+    WordWriter words = begin_words(address_add(job.payload, position.offset), position.bits);
+    LaneThresholds thresholds;
+    for (uint tile = 0u; tile < page_tiles(); ++tile) {
+        if (tile % group_tiles == 0u)
+            thresholds = load_thresholds(strip, tile, lane, position.bits);
+        const uvec4 registers = load_tile(offsets, strip, tile, lane);
+        put_codes(words, tile, compare_tile(thresholds, registers, position.bits), lane);
+    }
+}
+#endif
+
 // A value of a plane with shared slots, quantized to 1, 2 or 3 bits.
 uint shared_slot_code(uint slot, uint token, uint bits) {
     const uint in_tile = token % LK_TILE_TOKENS;
@@ -115,10 +168,14 @@ void copy_strip(StripPosition position, uint strip, uint lane) {
         target.at[tile * LK_LANES + lane] = load_tile(offsets, strip, tile, lane);
 }
 
+bool has_shared_slots(StripPosition position) {
+    return position.bits == 2u &&
+           position.in_plane * LK_STRIP_CHANNELS < 2u * page_format.n_shared;
+}
+
 void pack_strip(StripPosition position, uint strip, uint lane) {
     const LaneOffsets offsets = lane_offsets(strip, lane);
-    const uint plane_slot = position.in_plane * LK_STRIP_CHANNELS;
-    const bool has_shared = position.bits == 2u && plane_slot < 2u * page_format.n_shared;
+    const bool has_shared = has_shared_slots(position);
     const uint group_tiles = page_format.is_token_axis ? 1u : page_format.group / LK_TILE_TOKENS;
     WordWriter low = begin_words(address_add(job.payload, position.offset),
                                  position.bits == 3u ? 2u : position.bits);
@@ -144,6 +201,10 @@ void write_strip(uint strip, uint lane) {
     const StripPosition position = find_strip(page_format, strip);
     if (position.bits == 16u)
         copy_strip(position, strip, lane);
+#ifdef LK_NEW_TOKENS
+    else if (position.bits <= 2u && !has_shared_slots(position))
+        pack_narrow_strip(position, strip, lane);
+#endif
     else
         pack_strip(position, strip, lane);
 }

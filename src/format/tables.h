@@ -76,7 +76,7 @@ struct alignas(16) BlockInfo {
     uint64_t entries;  // Entry [entries of a block]
     uint32_t first_token;
     uint16_t capacity_tokens;
-    uint16_t is_packed_on_append;  // its new tokens are packed from the staging area, not stored
+    uint16_t is_packed_on_append;  // append stores none of its new tokens: they are packed
 };
 
 // A sequence of the step.

@@ -50,7 +50,7 @@ AppendScene::AppendScene(const Device &device, AppendShape shape,
                          const KeyParameters &numbers)
     : device_(device),
       shape_(std::move(shape)),
-      cache_(device, shape_.formats, shape_.entry,
+      cache_(device, shape_.formats, shape_.layer_entry.value_or(shape_.entry),
              {shape_.n_heads, shape_.n_heads, shape_.head_dim, 0, 0, 1, 0, nullptr,
               KeyParameters::array(numbers.centers), KeyParameters::array(numbers.scales),
               KeyParameters::array(numbers.inverses), 0, shape_.head_dim},

@@ -5,6 +5,7 @@
 #define LK_TESTS_KERNELS_APPEND_SCENE_H
 
 #include <cstring>
+#include <optional>
 
 #include "open_cache.h"
 
@@ -17,6 +18,9 @@ struct AppendShape {
     uint32_t head_dim;
     std::vector<lk::PageFormat> formats;
     lk::EntryFormats entry;
+    // Packed formats of the layers where blocks have others; attention's kernels are made for
+    // these.
+    std::optional<lk::EntryFormats> layer_entry = std::nullopt;
 
     uint32_t page_tokens() const { return formats[entry.recent_key].layout.page_tokens; }
 };

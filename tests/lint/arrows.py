@@ -29,7 +29,7 @@ ALLOWED = {
     'src/backend/vulkan': {'include/lowkey/base.h', 'include/lowkey/context.h',
                            'include/lowkey/vulkan.h', 'src/base', 'src/format',
                            'src/backend/backend.h', 'src/backend/gpu', 'shaders/push.h',
-                           'shaders/decode/limits.h', 'shaders/prefill/limits.h'},
+                           'shaders/decode/limits.h', 'shaders/pack/limits.h', 'shaders/prefill/limits.h'},
     'src/backend/cuda': {'include/lowkey/base.h', 'include/lowkey/context.h', 'src/base',
                          'src/format', 'src/backend/backend.h', 'src/backend/gpu',
                          'cuda/types.h', 'cuda/launch.h', 'cuda/instances.h', 'cuda/kv_tile.h',

@@ -1,5 +1,5 @@
 // Attention by Vulkan against the reference. --full takes the whole grid, --mask takes features of
-// the device away, --only runs one test.
+// the device away, --only runs one test, --part I/N every N-th of its cases, from I (from 0) on.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>
@@ -24,12 +24,20 @@ uint32_t g_mask = 0;
 // Without --full: a driver on the CPU takes long to compile what a case needs. Coprime to the
 // numbers of values of all axes, so that all of them occur.
 constexpr size_t kEvery = 5;
+size_t g_part = 0;
+size_t g_n_parts = 1;
 
-void check_shapes(const std::vector<Case> &cases) {
+void compare(const std::vector<Case> &cases) {
+    std::vector<Case> taken;
+    for (size_t i = g_part; i < cases.size(); i += g_n_parts)
+        taken.push_back(cases[i]);
     VulkanDevice vulkan(g_mask);
     Comparison comparison(vulkan.device());
-    comparison.check(every_case(cases, g_full ? 1 : kEvery));
+    comparison.check(taken);
     comparison.finish();
+}
+void check_shapes(const std::vector<Case> &cases) {
+    compare(every_case(cases, g_full ? 1 : kEvery));
 }
 void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
@@ -53,20 +61,14 @@ void passes_match_reference(void **) {
     }
     if (!is_cpu)
         cases[1].packed_pages = 70;
-    VulkanDevice vulkan(g_mask);
-    Comparison comparison(vulkan.device());
-    comparison.check(cases);
-    comparison.finish();
+    compare(cases);
 }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 // Few: Mesa's driver on the CPU takes long to compile their loops.
 void wide_heads_match_reference(void **) { check_shapes(every_case(wide_cases(), g_full ? 1 : 3)); }
 
 void attention_matches_reference(void **) {
-    VulkanDevice vulkan(g_mask);
-    Comparison comparison(vulkan.device());
-    comparison.check(covering_cases(g_full ? Grid::kWhole : Grid::kShort, 0));
-    comparison.finish();
+    compare(covering_cases(g_full ? Grid::kWhole : Grid::kShort, 0));
 }
 
 // All of the cases above together, on a driver whose pipelines are counted.
@@ -83,6 +85,9 @@ void pipelines_are_few(void **) {
 int main(int argc, char **argv) {
     g_full = has_argument(argc, argv, "--full");
     g_mask = mask_of_arguments(argc, argv);
+    const char *const part = text_of_argument(argc, argv, "--part");
+    if (part && (std::sscanf(part, "%zu/%zu", &g_part, &g_n_parts) != 2 || !g_n_parts))
+        return 2;
     cmocka_set_test_filter(text_of_argument(argc, argv, "--only"));
     test_device();
     const CMUnitTest tests[] = {

@@ -459,7 +459,8 @@ static void steps_between_semaphores(void **state) {
     host->vk.DestroySemaphore(host->device, done, NULL);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    rig_arguments(argc, argv);
     test_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recorded_between_dispatches),

@@ -70,6 +70,17 @@ void long_steps_pack_whole_blocks(void **) {
     current_case() = "appended tokens";
 }
 
+// Between multiples of 32: ranks of channels are bits of words.
+void ranked_channels_of_whole_blocks(void **) {
+    VulkanDevice vulkan(g_mask);
+    Case c;
+    c.page_tokens = 64;
+    c.key_bits = c.value_bits = 2;
+    c.head_dim = 80;
+    c.boosted = 16;
+    check_append_pages(c, 0, vulkan.device());
+}
+
 void faults_in_pages_are_zeros(void **) {
     VulkanDevice vulkan(g_mask);
     check_append_page_faults(vulkan.device());
@@ -106,6 +117,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(first_fault_is_reported),
         cmocka_unit_test(centered_appending_rounds_and_counts),
         cmocka_unit_test(long_steps_pack_whole_blocks),
+        cmocka_unit_test(ranked_channels_of_whole_blocks),
         cmocka_unit_test(faults_in_pages_are_zeros),
         cmocka_unit_test(query_sums_are_exact),
         cmocka_unit_test(sums_are_added_in_order),

@@ -252,7 +252,8 @@ static void on_two_threads(void **state) {
     test_device()->vk.DestroyShaderModule(test_device()->device, module, NULL);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    rig_arguments(argc, argv);
     test_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_come_and_go),

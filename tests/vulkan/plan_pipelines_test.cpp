@@ -121,7 +121,8 @@ std::set<VkPipeline> first_pipelines(const DecodeRules &rules, const CachePipeli
 }
 
 // A cache that opens makes the kernels that append and pack, that decode one new token, and, on a
-// device with matrices, those of long steps; decode's others come when they are wanted, once.
+// device with matrices, those of long steps, and the one that packs their pages where these fit;
+// decode's others come when they are wanted, once.
 void count(const Counted &counted, const Traits &traits, const char *kernels) {
     for (const NamedPlan &plan : auto_plans(kLayers)) {
         const PlanLayout layout(plan);
@@ -141,7 +142,10 @@ void count(const Counted &counted, const Traits &traits, const char *kernels) {
                       kernels, n_of_open, n_decode);
         assert_true(layout.layout().max_step_tokens > lk::kDraftTokens);
         const bool has_slots = lk::vulkan::has_slot_pipelines(traits, layout.layout().layers[0]);
-        const size_t n_others = kFixed + (has_slots ? kOfSlots : 0);
+        // One for all layers, which have one head dim, where the device's shared memory holds a
+        // page.
+        const bool has_append_pages = pipelines.append_pages(0) != VK_NULL_HANDLE;
+        const size_t n_others = kFixed + (has_slots ? kOfSlots : 0) + (has_append_pages ? 1 : 0);
         assert_int_equal(n_of_open, n_first + n_others);
         assert_int_equal(n_made, n_decode + n_others);
         assert_true(n_decode <= kMostOfDecode);

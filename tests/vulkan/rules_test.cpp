@@ -13,6 +13,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -98,15 +99,21 @@ lk::vulkan::Traits device_with_matrices() {
     return traits;
 }
 
+uint32_t threads_of(const DecodeRules &rules, uint32_t layer) {
+    return rules.threads(layer, rules.tile_columns(layer, 1));
+}
+
 // Kernels of decode, of steps of one new token and of several, with those that merge splits.
 uint32_t count_pipelines(const DecodeRules &rules, uint32_t n_layers) {
-    std::vector<PageForm> distinct;
+    std::vector<std::pair<PageForm, uint32_t>> distinct;
     for (uint32_t l = 0; l < n_layers; ++l)
         for (uint32_t i = 0; i < rules.n_forms(l); ++i) {
             const PageForm &form = rules.form(l, i);
-            if (std::none_of(distinct.begin(), distinct.end(),
-                             [&](const PageForm &known) { return has_same_pipeline(known, form); }))
-                distinct.push_back(form);
+            const uint32_t threads = threads_of(rules, l);
+            if (std::none_of(distinct.begin(), distinct.end(), [&](const auto &known) {
+                    return has_same_pipeline(known.first, form) && known.second == threads;
+                }))
+                distinct.push_back({form, threads});
         }
     return 2 * static_cast<uint32_t>(distinct.size()) + 2;
 }
@@ -128,6 +135,35 @@ void auto_plans_need_few_pipelines(void **) {
             assert_true(rules.has_pushed_forms(l));
         }
         assert_in_range(count_pipelines(rules, kLayers), 1, kMostPipelines);
+    }
+}
+
+// A multiprocessor takes three workgroups of two teams where all forms have several token groups,
+// and two of four teams where one form has not: layers share pipelines.
+void folded_forms_have_small_workgroups(void **) {
+    const lk::vulkan::Traits traits = device_with_matrices();
+    const Layer folded(kHeads, {32, 0, 16, 0, 2, 128});
+    const Layer single(kHeads, {128, 0, 16, 6, 2, 128});
+    Layer mixed = folded;
+    mixed[0] = single[0];
+    const Layer plain(kHeads, {128, 0, 16, 0, 2, 128});
+    struct Expected {
+        std::vector<Layer> layers;
+        uint32_t n_teams;
+        uint32_t n_workers;
+    };
+    const Expected all[] = {{{folded, folded}, 2, 3},
+                            {{folded, plain}, 2, 3},
+                            {{single}, 4, 2},
+                            {{mixed}, 4, 2},
+                            {{folded, single}, 4, 2}};
+    for (const Expected &expected : all) {
+        const Plan plan(expected.layers, lk::Metadata::kF16);
+        DecodeRules rules(lk::default_allocator(), traits);
+        assert_true(rules.open(plan.layout()));
+        assert_true(rules.has_pushed_forms(0));
+        assert_int_equal(threads_of(rules, 0), expected.n_teams * LK_LANES);
+        assert_int_equal(rules.shape(0, 1, 4).n_workers, expected.n_workers * traits.n_cores);
     }
 }
 
@@ -197,9 +233,10 @@ void pairs_need_no_matrices(void **) {
             }
             const uint32_t columns = rules.tile_columns(0, 1);
             const uint32_t threads = rules.threads(0, columns);
-            assert_in_range(lk::vulkan::decode_shared_bytes(kHeadDim, columns, threads / LK_LANES,
-                                                            arithmetic, true, 0, true),
-                            1, shared_bytes);
+            assert_in_range(
+                lk::vulkan::decode_shared_bytes(kHeadDim, columns, threads / LK_LANES, arithmetic,
+                                                true, 0, lk::vulkan::decode_higher_slots(kHeadDim)),
+                1, shared_bytes);
             if (shared_bytes > 16384)
                 assert_int_equal(threads, rules.threads(1, columns));
         }
@@ -225,6 +262,7 @@ void half_raw_layers_have_no_matrices(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(auto_plans_need_few_pipelines),
+        cmocka_unit_test(folded_forms_have_small_workgroups),
         cmocka_unit_test(plain_layers_have_constants),
         cmocka_unit_test(wide_keys_have_one_form),
         cmocka_unit_test(pairs_need_no_matrices),

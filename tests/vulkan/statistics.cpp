@@ -2,12 +2,14 @@
 // step of one new token runs, with the driver's statistics of the compiled code.
 //
 //   vulkan-statistics [--device N] [--plan NAME] [--variant NAME] [--json] [--texts FOLDER]
+//                     [--cache FILE]
 //
 // lowkey's own code makes the pipelines, as a cache does for its first steps: the core lays out a
 // cache of the plan on a device that does no work, DecodeRules and CachePipelines choose shaders
 // and constants. Nothing is submitted, so a driver without hardware will do (RADV with
 // RADV_FORCE_FAMILY, a driver under a DRM shim). --texts writes the representations of the code
-// that the driver gives, one file each.
+// that the driver gives, one file each; --cache its cache of the pipelines, where some keep machine
+// code that other tools read.
 //
 // Each plan comes with the arithmetic that the device gets, and with FP32 and without operations
 // of subgroups, which other devices get. Kernels of cooperative matrices are compiled where the
@@ -39,6 +41,7 @@ struct Options {
     const char *variant = nullptr;  // likewise
     bool is_json = false;
     const char *texts = nullptr;
+    const char *cache = nullptr;
 };
 
 // The features of a device that decide about a kernel.
@@ -230,6 +233,16 @@ void write_texts(const char *folder, const std::vector<Row> &rows) {
         }
 }
 
+void write_cache(const char *path, const lk::vulkan::Pipelines &pipelines) {
+    uint64_t n = 0;
+    if (pipelines.save(nullptr, 0, &n))
+        stop(lk::last_sentence());
+    std::vector<char> bytes(n);
+    if (pipelines.save(bytes.data(), n, &n))
+        stop(lk::last_sentence());
+    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(n));
+}
+
 Options parse(int argc, char **argv) {
     Options options;
     for (int i = 1; i < argc; ++i) {
@@ -243,6 +256,8 @@ Options parse(int argc, char **argv) {
             options.variant = argv[++i];
         else if (!std::strcmp(argv[i], "--texts") && i + 1 < argc)
             options.texts = argv[++i];
+        else if (!std::strcmp(argv[i], "--cache") && i + 1 < argc)
+            options.cache = argv[++i];
         else
             stop(std::string("unknown argument ") + argv[i]);
     }
@@ -263,5 +278,7 @@ int main(int argc, char **argv) {
         print_table(device, rows);
     if (options.texts)
         write_texts(options.texts, rows);
+    if (options.cache)
+        write_cache(options.cache, device.pipelines());
     return 0;
 }

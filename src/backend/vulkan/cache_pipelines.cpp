@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/vulkan/cache_pipelines.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "shaders/decode/limits.h"
+#include "shaders/pack/limits.h"
 #include "shaders/prefill/limits.h"
 #include "shaders/push.h"
 
@@ -13,6 +16,7 @@ namespace {
 
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
+constexpr uint32_t kDecodeMergeThreads = 512;  // few columns with many splits
 constexpr uint32_t kUnpackThreads = 256;
 constexpr uint32_t kFewChannels = 256;        // of a head, for which all devices can pack pages
 constexpr uint32_t kManySharedBytes = 32768;  // that the others need
@@ -42,12 +46,16 @@ uint32_t matrix_columns(const Traits &traits, uint32_t head_dim) {
                : 0;
 }
 
-PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t columns) {
-    return make_spec(shader,
-                     {{LK_SPEC_THREADS, kMergeThreads},
-                      {LK_SPEC_HEAD_DIM, head_dim},
-                      {LK_SPEC_COLUMNS, columns}},
-                     0);
+uint32_t decode_merge_threads(const Traits &traits) {
+    return traits.max_workgroup_size < kDecodeMergeThreads ? kMergeThreads : kDecodeMergeThreads;
+}
+
+PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
+                        uint32_t n_threads = kMergeThreads) {
+    return make_spec(
+        shader,
+        {{LK_SPEC_THREADS, n_threads}, {LK_SPEC_HEAD_DIM, head_dim}, {LK_SPEC_COLUMNS, columns}},
+        0);
 }
 
 }  // namespace
@@ -103,9 +111,39 @@ bool CachePipelines::want_first(uint32_t layer) {
     const uint32_t n_forms = rules_->takes(layer) ? rules_->n_certain_forms(layer) : 0;
     for (uint32_t form = 0; has_memory && form < n_forms; ++form)
         has_memory = want_decode(layer, layers_[layer].decode[0].columns, form);
-    const bool has_long_steps = layout_->max_step_tokens > kDraftTokens &&
-                                has_slot_pipelines(*traits_, layout_->layers[layer]);
-    return has_memory && (!has_long_steps || want_slots(layer));
+    if (layout_->max_step_tokens <= kDraftTokens)
+        return has_memory;
+    if (has_slot_pipelines(*traits_, layout_->layers[layer]))
+        has_memory = has_memory && want_slots(layer);
+    return has_memory && want_append_pages(layer);
+}
+
+// Ranges of a packed page of a head dim, at most, and a power of two: few pipelines are made.
+uint32_t CachePipelines::most_entries(uint32_t head_dim) const {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < layout_->n_formats; ++i) {
+        const PageLayout &page = layout_->formats[i].layout;
+        if (!page.is_raw() && page.head_dim == head_dim)
+            most = std::max(most, n_parameters(page));
+    }
+    uint32_t n = LK_MAX_PAGE_TOKENS;
+    while (n < most)
+        n *= 2;
+    return n;
+}
+
+bool CachePipelines::want_append_pages(uint32_t layer) {
+    const uint32_t head_dim = layout_->layers[layer].head_dim;
+    const uint32_t n_entries = most_entries(head_dim);
+    if (append_pages_shared_bytes(head_dim, n_entries) > traits_->max_shared_bytes ||
+        traits_->max_workgroup_size < LK_APPEND_PAGES_THREADS)
+        return true;
+    return want(make_spec(shaders::append_pages,
+                          {{LK_SPEC_THREADS, LK_APPEND_PAGES_THREADS},
+                           {LK_SPEC_HEAD_DIM, head_dim},
+                           {LK_SPEC_ENTRIES, n_entries}},
+                          0),
+                &layers_[layer].append_pages);
 }
 
 lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rules,
@@ -210,8 +248,9 @@ bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form
     VkPipeline *attend = &forms_[of->first_form + form];
     const uint32_t head_dim = layout_->layers[layer].head_dim;
     return (*attend || want(decode_spec(layer, columns, form), attend)) &&
-           (of->merge ||
-            want(merge_spec(shaders::attend_decode_merge, head_dim, columns), &of->merge));
+           (of->merge || want(merge_spec(shaders::attend_decode_merge, head_dim, columns,
+                                         decode_merge_threads(*traits_)),
+                              &of->merge));
 }
 
 bool CachePipelines::want_tile(uint32_t layer, uint32_t columns) {

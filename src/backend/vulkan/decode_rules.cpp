@@ -15,9 +15,11 @@ constexpr uint32_t kMaxColumns = 16;      // of a KV head: each item of them rea
 constexpr uint32_t kMaxTiles = 8;         // likewise, of the query heads of one token
 constexpr uint32_t kWorkers = 4;          // workgroups of a core
 constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it takes
-constexpr uint32_t kFormWorkers = 2;      // likewise, where forms are pushed
+constexpr uint32_t kFormTeams = 8;        // of a core, likewise, where forms are pushed
+constexpr uint32_t kFormWorkers = 2;      // likewise, at least
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
+constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, where each form has several token groups
 constexpr uint32_t kPairSharedBytes = 20480;  // likewise, where keys have shared stored channels
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
@@ -230,7 +232,9 @@ void DecodeRules::find_high_slots() {
         for (const PageForm &other : forms_)
             if (form.key_folds == other.key_folds)
                 form.high_slots = std::max(form.high_slots, other.high_slots);
-        has_high_slots_ = has_high_slots_ || form.high_slots;
+        most_folds_ = std::max(most_folds_, form.key_folds);
+        has_single_fold_ = has_single_fold_ || form.key_folds == 1;
+        most_high_slots_ = std::max(most_high_slots_, form.high_slots);
     }
 }
 
@@ -279,10 +283,8 @@ gpu::SplitLimits DecodeRules::limits() const {
 gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
     const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
-    const uint32_t n_workers = (!has_matrices             ? kWorkers
-                                : has_pushed_forms(layer) ? kFormWorkers
-                                                          : kMatrixWorkers) *
-                               traits_.n_cores;
+    const uint32_t n_workers =
+        (has_matrices ? matrix_workers(layer, columns) : kWorkers) * traits_.n_cores;
     return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices, 0};
 }
 
@@ -309,13 +311,37 @@ uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
     const Layer &of = layers_[layer];
-    const uint32_t wanted = of.key_folds    ? kFormSharedBytes
-                            : of.has_shared ? kPairSharedBytes
-                                            : kSharedBytes;
+    const uint32_t wanted = !of.key_folds      ? of.has_shared ? kPairSharedBytes : kSharedBytes
+                            : has_single_fold_ ? kFormSharedBytes
+                                               : kFoldSharedBytes;
     const uint32_t shared_bytes = std::min(wanted, traits_.max_shared_bytes);
-    const bool has_shared = of.key_folds ? has_high_slots_ : of.has_shared;
     return decode_threads(of.head_dim, tile_columns, arithmetic(layer), traits_.subgroup,
-                          of.key_folds, has_shared, shared_bytes);
+                          folds(layer), higher_slots(layer), shared_bytes);
+}
+
+// Layers with pushed forms share pipelines, so their workgroups are cut for the form that needs
+// most.
+uint32_t DecodeRules::folds(uint32_t layer) const {
+    return layers_[layer].key_folds ? most_folds_ : 0;
+}
+uint32_t DecodeRules::higher_slots(uint32_t layer) const {
+    const Layer &of = layers_[layer];
+    if (arithmetic(layer) == DecodeArithmetic::kMatrix)
+        return of.key_folds ? most_high_slots_ : 0;
+    return of.has_shared ? decode_higher_slots(of.head_dim) : 0;
+}
+
+// Workgroups of matrices that a core takes at once.
+uint32_t DecodeRules::matrix_workers(uint32_t layer, uint32_t tile_columns) const {
+    const Layer &of = layers_[layer];
+    if (!of.key_folds)
+        return kMatrixWorkers;
+    const uint32_t n_teams = threads(layer, tile_columns) / LK_LANES;
+    const uint32_t bytes =
+        decode_shared_bytes(of.head_dim, tile_columns, n_teams, arithmetic(layer), traits_.subgroup,
+                            folds(layer), higher_slots(layer));
+    const uint32_t fit = std::min(kFormTeams / n_teams, traits_.max_shared_bytes / bytes);
+    return std::min(std::max(fit, kFormWorkers), kWorkers);
 }
 
 }  // namespace vulkan

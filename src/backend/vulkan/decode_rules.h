@@ -97,6 +97,9 @@ class DecodeRules final : public gpu::SplitRules {
                   Layer *layer);
     void make_plain(uint32_t head_dim, PageForm *form) const;
     void find_high_slots();
+    uint32_t folds(uint32_t layer) const;
+    uint32_t higher_slots(uint32_t layer) const;
+    uint32_t matrix_workers(uint32_t layer, uint32_t tile_columns) const;
     uint32_t formats_of(uint16_t key_format, uint16_t value_format) const {
         return uint32_t{format_forms_[key_format]} | uint32_t{format_forms_[value_format]} << 16;
     }
@@ -107,7 +110,9 @@ class DecodeRules final : public gpu::SplitRules {
     Array<uint16_t> format_forms_;  // [formats]
     Array<uint64_t> shapes_;        // of formats, by their number less 1
     uint32_t max_forms_ = 1;        // of a work tile's pages, in any layer
-    bool has_high_slots_ = false;   // in any form
+    uint32_t most_folds_ = 0;       // of any form
+    uint32_t most_high_slots_ = 0;  // likewise
+    bool has_single_fold_ = false;  // has a pushed form keys of one token group?
 };
 
 }  // namespace vulkan

@@ -37,6 +37,7 @@ VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
       pipelines_(allocator),
       state_(allocator),
       slots_(allocator),
+      new_pages_(allocator),
       commands_(device),
       append_tensors_(device, &commands_),
       attend_tensors_(device, &commands_),
@@ -74,6 +75,8 @@ lk_status VulkanCache::open_tables() {
             filled = put_constants();
         if (!filled)
             filled = jobs_.open(&tables_);
+        if (!filled)
+            filled = new_pages_.open(layout_, &tables_);
         if (!filled)
             filled = slots_.open(layout_, device_.traits(), n_tile_groups(), &tables_);
         floats = std::max(floats, state_.splits().partial_floats());
@@ -126,9 +129,9 @@ lk_status VulkanCache::put_constants() {
 }
 
 uint64_t VulkanCache::fixed_bytes() const {
-    return state_.fixed_bytes() + slots_.bytes() + jobs_.bytes() + constants_.bytes() +
-           partials_.bytes() + append_tensors_.bytes() + attend_tensors_.bytes() +
-           sum_tensors_.bytes() + sums_.bytes() + transfer_.bytes();
+    return state_.fixed_bytes() + slots_.bytes() + new_pages_.bytes() + jobs_.bytes() +
+           constants_.bytes() + partials_.bytes() + append_tensors_.bytes() +
+           attend_tensors_.bytes() + sum_tensors_.bytes() + sums_.bytes() + transfer_.bytes();
 }
 
 template <class Record>
@@ -187,7 +190,10 @@ lk_status VulkanCache::begin(const Batch &batch) {
     bool has_moved = false;
     LK_TRY(sums_.grow(&tables_, batch.query_stat_bytes, &has_moved));
     slots_.begin(batch);
-    LK_TRY(run({}, [&](const Recorder &) { return state_.begin(batch); }));
+    LK_TRY(run({}, [&](const Recorder &) {
+        const lk_status status = state_.begin(batch);
+        return status ? status : new_pages_.put(state_.new_blocks());
+    }));
     return make_attend_pipelines();
 }
 
@@ -243,25 +249,43 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     push.n_sequences = shape.n_sequences;
     push.n_tokens = shape.n_tokens;
     push.token_step = append_step(layer, shape.n_tokens, device_.traits().n_cores);
+    const bool takes_pages = new_pages_.n_blocks() && pipelines_.append_pages(args.layer_index);
     LK_TRY(run(next_append(), [&](const Recorder &recorder) {
-        record_append(recorder, pipeline, args, push);
+        if (takes_pages)
+            record_new_pages(recorder, pipeline, args, push);
+        else
+            record_append(recorder, pipeline, args, push,
+                          static_cast<uint32_t>(ceil_div(push.n_tokens, push.token_step)));
         return LK_OK;
     }));
+    return takes_pages ? LK_OK : pack_staged(args);
+}
+
+// The blocks that the new tokens fill, from the staging area.
+lk_status VulkanCache::pack_staged(const AppendArgs &args) {
     const Array<PackItem> *pages = nullptr;
     LK_TRY(state_.new_blocks().list_pages(layout_, args, &pages));
     return pages->empty() ? LK_OK : pack(pages->data(), static_cast<uint32_t>(pages->size()));
 }
 
 void VulkanCache::record_append(const Recorder &recorder, VkPipeline pipeline,
-                                const AppendArgs &args, AppendPush push) const {
+                                const AppendArgs &args, AppendPush push, uint32_t n_groups) const {
     const uint32_t most = device_.traits().max_workgroup_count;
-    const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_tokens, push.token_step));
     recorder.bind(pipeline);
-    for (uint32_t first = 0; first < n_groups; first += most) {
-        push.first_token = first * push.token_step;
+    for (; push.first_group < n_groups; push.first_group += most) {
         recorder.push(push);
-        recorder.dispatch(std::min(most, n_groups - first), args.layer.n_kv_heads, 2);
+        recorder.dispatch(std::min(most, n_groups - push.first_group), args.layer.n_kv_heads, 2);
     }
+}
+
+// Whole blocks are packed from the host's tensors; append takes the other tokens.
+void VulkanCache::record_new_pages(const Recorder &recorder, VkPipeline append,
+                                   const AppendArgs &args, AppendPush push) const {
+    push.list = new_pages_.runs();
+    record_append(recorder, append, args, push, new_pages_.n_runs());
+    push.list = new_pages_.blocks();
+    record_append(recorder, pipelines_.append_pages(args.layer_index), args, push,
+                  new_pages_.n_blocks());
 }
 
 lk_status VulkanCache::attend(const AttendArgs &args) {

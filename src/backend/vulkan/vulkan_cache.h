@@ -8,6 +8,7 @@
 #include "backend/gpu/query_stats_area.h"
 #include "backend/vulkan/cache_pipelines.h"
 #include "backend/vulkan/host_tensors.h"
+#include "backend/vulkan/new_pages.h"
 #include "backend/vulkan/prefill_slots.h"
 #include "backend/vulkan/report_buffer.h"
 #include "backend/vulkan/table_buffers.h"
@@ -66,7 +67,10 @@ class VulkanCache final : public CacheDevice {
                        const gpu::PackExtent &extent);
     void record_sums(const Recorder &recorder, const QueryStatRun &run, QueryStatsPush push) const;
     void record_append(const Recorder &recorder, VkPipeline pipeline, const AppendArgs &args,
-                       AppendPush push) const;
+                       AppendPush push, uint32_t n_groups) const;
+    void record_new_pages(const Recorder &recorder, VkPipeline append, const AppendArgs &args,
+                          AppendPush push) const;
+    lk_status pack_staged(const AppendArgs &args);
     bool is_decoded(uint32_t layer) const;  // in this step
     bool want_decode(uint32_t layer);
     lk_status make_attend_pipelines();
@@ -98,6 +102,7 @@ class VulkanCache final : public CacheDevice {
     CachePipelines pipelines_;
     gpu::DeviceState state_;
     PrefillSlots slots_;
+    NewPages new_pages_;
     gpu::JobList jobs_;
     gpu::Table constants_;  // StepTable, LayerInfo [layers]
     gpu::Table partials_;   // of one call of attention

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/bench.h"
 
+#include <lowkey/vulkan.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -59,6 +61,7 @@ Json to_json(const BenchOptions &options) {
             {"value_dim", options.shape.output_dim()},
             {"latent", options.shape.is_latent},
             {"repeats", options.n_repeats},
+            {"mask", options.mask},
             {"rows", Json::array()}};
 }
 
@@ -80,6 +83,22 @@ std::string format_quartiles(const Timing &time, double per_second, int digits) 
            format_fixed(time.high_s * per_second, digits);
 }
 
+struct MaskName {
+    const char *name;
+    std::uint32_t bit;
+};
+constexpr MaskName kMaskNames[] = {{"no-float16", LK_VULKAN_NO_FLOAT16},
+                                   {"no-subgroup", LK_VULKAN_NO_SUBGROUP},
+                                   {"no-cooperative-matrix", LK_VULKAN_NO_COOPERATIVE_MATRIX}};
+
+std::uint32_t mask_of(const BenchOptions &options) {
+    std::uint32_t mask = 0;
+    for (const MaskName &entry : kMaskNames)
+        for (const std::string &name : options.mask)
+            mask |= name == entry.name ? entry.bit : 0;
+    return mask;
+}
+
 void show_measured(const BenchOptions &options, const Measured &measured) {
     if (options.json)
         print_json(measured.json());
@@ -95,7 +114,7 @@ void with_measured(const BenchOptions &options, const std::function<void(const M
     }
     const std::unique_ptr<Gpu> gpu = options.device.backend() == LK_BACKEND_CUDA
                                          ? open_cuda(options.device)
-                                         : open_vulkan(options.device);
+                                         : open_vulkan(options.device, mask_of(options));
     show(measure_gpu(options, *gpu));
 }
 
@@ -201,7 +220,8 @@ int run_bench(const BenchOptions &options) {
     (void)options.device.open();
     switch (options.device.backend()) {
         case LK_BACKEND_CUDA: return run_gpu_bench(options, *open_cuda(options.device));
-        case LK_BACKEND_VULKAN: return run_gpu_bench(options, *open_vulkan(options.device));
+        case LK_BACKEND_VULKAN:
+            return run_gpu_bench(options, *open_vulkan(options.device, mask_of(options)));
         default:
             return options.snapshot.empty() ? run_cpu_bench(options) : run_snapshot_bench(options);
     }
@@ -264,6 +284,11 @@ void add_bench(CLI::App &app, int &exit_code) {
     command->add_flag("--json", options->json, "print JSON");
     const std::vector<CLI::Option *> gpu_options = add_gpu(*command, *options);
     command->add_flag("--graph", options->graph, "time captured graphs too (CUDA)");
+    command
+        ->add_option("--mask", options->mask,
+                     "do not use these: no-float16, no-subgroup, no-cooperative-matrix (Vulkan)")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"no-float16", "no-subgroup", "no-cooperative-matrix"}));
     command->callback([options, gpu_options, repeats, &exit_code] {
         const lk_backend backend = options->device.backend();
         for (const CLI::Option *option : gpu_options)
@@ -271,6 +296,8 @@ void add_bench(CLI::App &app, int &exit_code) {
                 throw UsageError(option->get_name() + " needs --device cuda or vulkan");
         if (options->graph && backend != LK_BACKEND_CUDA)
             throw UsageError("--graph needs --device cuda");
+        if (!options->mask.empty() && backend != LK_BACKEND_VULKAN)
+            throw UsageError("--mask needs --device vulkan");
         check_mix(*options);
         check_shrink(*options);
         take_shape(*options);

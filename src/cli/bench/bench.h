@@ -41,7 +41,8 @@ struct BenchOptions {
     std::uint32_t n_chunks = 4096;
     std::uint32_t n_channels = 768;  // of an embedding
     bool prefill = false;
-    bool graph = false;  // CUDA alone
+    bool graph = false;             // CUDA alone
+    std::vector<std::string> mask;  // features that are not used; Vulkan alone
 };
 
 struct Timing {

@@ -60,9 +60,9 @@ class Gpu {
     virtual std::unique_ptr<GpuGraph> capture(const Work &work) = 0;
 };
 
-// In a build without the backend these throw.
+// In a build without the backend these throw. mask: LK_VULKAN_NO_* bits.
 std::unique_ptr<Gpu> open_cuda(const DeviceOptions &options);
-std::unique_ptr<Gpu> open_vulkan(const DeviceOptions &options);
+std::unique_ptr<Gpu> open_vulkan(const DeviceOptions &options, std::uint32_t mask);
 
 }  // namespace cli
 

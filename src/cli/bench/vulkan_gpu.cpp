@@ -123,9 +123,10 @@ class Space : public llama::HostSpace {
     lk_queue queue_;
 };
 
-llama::ContextHandle open_on(const vulkan_host *host) {
+llama::ContextHandle open_on(const vulkan_host *host, std::uint32_t mask) {
     lk_vulkan_desc vulkan = llama::initialised(lk_vulkan_desc_init);
     vulkan_host_describe(host, &vulkan);
+    vulkan.mask = mask;
     lk_context_desc desc = llama::initialised(lk_context_desc_init);
     desc.backend = LK_BACKEND_VULKAN;
     desc.vulkan = &vulkan;
@@ -136,7 +137,7 @@ llama::ContextHandle open_on(const vulkan_host *host) {
 
 class VulkanGpu : public Gpu {
   public:
-    explicit VulkanGpu(const DeviceOptions &options);
+    VulkanGpu(const DeviceOptions &options, std::uint32_t mask);
     ~VulkanGpu() override;
     VulkanGpu(const VulkanGpu &) = delete;
     VulkanGpu &operator=(const VulkanGpu &) = delete;
@@ -175,9 +176,9 @@ class VulkanGpu : public Gpu {
     VkQueryPool times_ = VK_NULL_HANDLE;
 };
 
-VulkanGpu::VulkanGpu(const DeviceOptions &options)
+VulkanGpu::VulkanGpu(const DeviceOptions &options, std::uint32_t mask)
     : host_(options.index()),
-      context_(open_on(host())),
+      context_(open_on(host(), mask)),
       flush_(host(), kFlushBytes, false),
       sink_(host(), kVectorBytes, false) {
     if (host()->timestamp_bits == 0)
@@ -279,8 +280,8 @@ double VulkanGpu::seconds() {
 
 }  // namespace
 
-std::unique_ptr<Gpu> open_vulkan(const DeviceOptions &options) {
-    return std::make_unique<VulkanGpu>(options);
+std::unique_ptr<Gpu> open_vulkan(const DeviceOptions &options, std::uint32_t mask) {
+    return std::make_unique<VulkanGpu>(options, mask);
 }
 
 }  // namespace cli

@@ -3,7 +3,7 @@
 
 namespace cli {
 
-std::unique_ptr<Gpu> open_vulkan(const DeviceOptions &) {
+std::unique_ptr<Gpu> open_vulkan(const DeviceOptions &, std::uint32_t) {
     throw llama::Error("this build of lowkey has no Vulkan");
 }
 
