@@ -22,14 +22,19 @@ constexpr PackedPair kPairs[] = {{kKeys, kValues},
                                  {kRawKeys, kValues},
                                  {kRawKeys, kRawValues}};
 
-// The layers of all pairs that are not at 16 bits have one pair's formats: a device's compiler
-// takes most of the time for kernels of attention, which does not run here.
+bool is_raw(const std::vector<PageFormat> &formats, const PackedPair &pair) {
+    return formats[pair.key].layout.is_raw() && formats[pair.value].layout.is_raw();
+}
+
+// Layers of pairs that are all packed, or all at 16 bits, have the formats of the first: a device's
+// compiler takes most of the time for kernels of attention, which does not run here.
 AppendShape shape_of(const Case &c, const uint8_t *permutation, const PackedPair &pair) {
-    const bool is_raw = pair.key == kRawKeys && pair.value == kRawValues;
-    const PackedPair &of_layer = is_raw ? pair : kPairs[0];
+    const std::vector<PageFormat> formats = packing_formats(c, permutation);
+    const PackedPair &of_layer =
+        is_raw(formats, pair) == is_raw(formats, kPairs[0]) ? kPairs[0] : pair;
     return {kHeads,
             c.head_dim,
-            packing_formats(c, permutation),
+            formats,
             {kRawKeys, pair.key, kRawValues, pair.value, pair.key},
             lk::EntryFormats{kRawKeys, of_layer.key, kRawValues, of_layer.value, of_layer.key}};
 }
@@ -58,9 +63,7 @@ void check_pair(const Case &c, const PackedPair &pair, lk_dtype dtype, uint32_t 
     scene.check_blocks(1, k, false);
     scene.check_blocks(1, v, true);
     // Attention of layers at 16 bits reads the tensors on CUDA.
-    const bool is_raw =
-        shape.formats[pair.key].layout.is_raw() && shape.formats[pair.value].layout.is_raw();
-    if (device.is_host || !is_raw) {
+    if (device.is_host || !is_raw(shape.formats, pair)) {
         scene.check_staging(k, false);
         scene.check_staging(v, true);
     }
