@@ -13,7 +13,6 @@ extern "C" {
 }
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
 #include "device_memory.h"
@@ -24,8 +23,7 @@ namespace {
 
 bool g_full = false;
 bool g_sanitizer = false;
-size_t g_part = 0;
-size_t g_n_parts = 1;
+Part g_part;
 
 DeviceMemory::Kind kind() {
     return g_sanitizer ? DeviceMemory::Kind::kExact : DeviceMemory::Kind::kArena;
@@ -35,12 +33,8 @@ DeviceMemory::Kind kind() {
 void compare(const std::vector<std::vector<Case>> &lists) {
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
-    for (const std::vector<Case> &cases : lists) {
-        std::vector<Case> taken;
-        for (size_t i = g_part; i < cases.size(); i += g_n_parts)
-            taken.push_back(cases[i]);
-        comparison.check(taken);
-    }
+    for (const std::vector<Case> &cases : lists)
+        comparison.check(g_part.of(cases));
     comparison.finish();
 }
 
@@ -94,8 +88,7 @@ int main(int argc, char **argv) {
         g_sanitizer = g_sanitizer || std::strcmp(argv[i], "--sanitizer") == 0;
         if (std::strcmp(argv[i], "--group") == 0 && i + 1 < argc)
             cmocka_set_test_filter(argv[++i]);
-        else if (std::strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
-                 (std::sscanf(argv[++i], "%zu/%zu", &g_part, &g_n_parts) != 2 || !g_n_parts))
+        else if (std::strcmp(argv[i], "--part") == 0 && i + 1 < argc && !g_part.read(argv[++i]))
             return 2;
     }
     skip_without_gpu();

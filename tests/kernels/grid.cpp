@@ -2,6 +2,7 @@
 #include "grid.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 
 namespace {
@@ -566,9 +567,13 @@ std::vector<Case> page_cases() {
     return all;
 }
 
-std::vector<Case> every_case(const std::vector<Case> &cases, size_t n) {
+std::vector<Case> every_case(const std::vector<Case> &cases, size_t n, size_t first) {
     std::vector<Case> some;
-    for (size_t i = 0; i < cases.size(); i += n)
+    for (size_t i = first; i < cases.size(); i += n)
         some.push_back(cases[i]);
     return some;
+}
+
+bool Part::read(const char *text) {
+    return std::sscanf(text, "%zu/%zu", &first, &n) == 2 && first < n;
 }

@@ -72,8 +72,20 @@ std::vector<Case> short_page_cases();
 // The next of a list, turn by turn.
 uint32_t next_of(const std::vector<uint32_t> &values, uint32_t *turn);
 
-// The first case and every n-th one after it.
-std::vector<Case> every_case(const std::vector<Case> &cases, size_t n);
+// Case `first` and every n-th one after it.
+std::vector<Case> every_case(const std::vector<Case> &cases, size_t n, size_t first = 0);
+
+// --part I/N of a command line: every N-th case, beginning at I (from 0).
+struct Part {
+    size_t first = 0;
+    size_t n = 1;
+
+    // False: the text is no part.
+    bool read(const char *text);
+    std::vector<Case> of(const std::vector<Case> &cases) const {
+        return every_case(cases, n, first);
+    }
+};
 
 // The shapes of pages, for packing.
 std::vector<Case> page_cases();

@@ -24,16 +24,12 @@ uint32_t g_mask = 0;
 // Without --full: a driver on the CPU takes long to compile what a case needs. Coprime to the
 // numbers of values of all axes, so that all of them occur.
 constexpr size_t kEvery = 5;
-size_t g_part = 0;
-size_t g_n_parts = 1;
+Part g_part;
 
 void compare(const std::vector<Case> &cases) {
-    std::vector<Case> taken;
-    for (size_t i = g_part; i < cases.size(); i += g_n_parts)
-        taken.push_back(cases[i]);
     VulkanDevice vulkan(g_mask);
     Comparison comparison(vulkan.device());
-    comparison.check(taken);
+    comparison.check(g_part.of(cases));
     comparison.finish();
 }
 void check_shapes(const std::vector<Case> &cases) {
@@ -86,7 +82,7 @@ int main(int argc, char **argv) {
     g_full = has_argument(argc, argv, "--full");
     g_mask = mask_of_arguments(argc, argv);
     const char *const part = text_of_argument(argc, argv, "--part");
-    if (part && (std::sscanf(part, "%zu/%zu", &g_part, &g_n_parts) != 2 || !g_n_parts))
+    if (part && !g_part.read(part))
         return 2;
     cmocka_set_test_filter(text_of_argument(argc, argv, "--only"));
     test_device();

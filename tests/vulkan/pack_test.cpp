@@ -7,8 +7,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-#include <cstdio>
-
 extern "C" {
 #include <cmocka.h>
 }
@@ -22,13 +20,12 @@ namespace {
 uint32_t g_mask = 0;
 // Coprime to the numbers of values of all axes, so that all of them occur.
 size_t g_every = 7;
-size_t g_part = 0;
-size_t g_n_parts = 1;
+Part g_part;
 
 void packing_equals_codec(void **) {
     VulkanDevice vulkan(g_mask);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = g_part * g_every; i < cases.size(); i += g_n_parts * g_every) {
+    for (size_t i = g_part.first * g_every; i < cases.size(); i += g_part.n * g_every) {
         current_case() = describe(cases[i]);
         check_packing(cases[i], vulkan.device());
     }
@@ -63,7 +60,7 @@ void centered_appending_rounds_and_counts(void **) {
 void long_steps_pack_whole_blocks(void **) {
     VulkanDevice vulkan(g_mask);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 3 * g_part * g_every; i < cases.size(); i += 3 * g_n_parts * g_every) {
+    for (size_t i = 3 * g_part.first * g_every; i < cases.size(); i += 3 * g_part.n * g_every) {
         current_case() = describe(cases[i]);
         check_append_pages(cases[i], static_cast<uint32_t>(i), vulkan.device());
     }
@@ -105,7 +102,7 @@ int main(int argc, char **argv) {
         g_every = 23;
     g_mask = mask_of_arguments(argc, argv);
     const char *const part = text_of_argument(argc, argv, "--part");
-    if (part && std::sscanf(part, "%zu/%zu", &g_part, &g_n_parts) != 2)
+    if (part && !g_part.read(part))
         return 2;
     cmocka_set_test_filter(text_of_argument(argc, argv, "--only"));
     test_device();

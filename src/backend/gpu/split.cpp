@@ -252,15 +252,20 @@ void Splits::split_by_rounds(const WorkTileBlocks &work_tile, WorkItem item, uin
             ++block;
             done += bytes;
         }
-        item.raw_begin[0] = begin[0];
-        item.raw_begin[1] = begin[1];
-        item.raw_count[0] = count[0];
-        item.raw_count[1] = count[1];
-        item.packed_begin = begin[2];
-        item.packed_count = count[2];
-        item.split = static_cast<uint16_t>(split);
-        items[(*n_items)++] = item;
+        items[(*n_items)++] = item_of(item, split, begin, count);
     }
+}
+
+WorkItem Splits::item_of(WorkItem item, uint32_t split, const uint32_t (&begin)[3],
+                         const uint32_t (&count)[3]) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        item.raw_begin[i] = begin[i];
+        item.raw_count[i] = count[i];
+    }
+    item.packed_begin = begin[2];
+    item.packed_count = count[2];
+    item.split = static_cast<uint16_t>(split);
+    return item;
 }
 
 // Chunks that stay at 16 bits make raw blocks many, and long work for one split's readers.

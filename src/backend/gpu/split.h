@@ -171,6 +171,9 @@ class Splits {
     void split_by_rounds(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                          uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                          uint32_t n_readers, WorkItem *items) const;
+    // The item of a split that has count[i] blocks from begin[i] on: of both raw runs, then packed.
+    static WorkItem item_of(WorkItem item, uint32_t split, const uint32_t (&begin)[3],
+                            const uint32_t (&count)[3]);
     static bool has_many_raw(const WorkTileBlocks &work_tile, uint32_t n_readers);
     // How the 16-bit blocks and the equal pages of a work tile are shared out among splits.
     struct TurnCut {

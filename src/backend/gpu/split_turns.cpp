@@ -142,14 +142,7 @@ void Splits::split_by_cost(const WorkTileBlocks &work_tile, WorkItem item, uint3
             done += cost;
         }
         left -= done;
-        item.raw_begin[0] = begin[0];
-        item.raw_begin[1] = begin[1];
-        item.raw_count[0] = count[0];
-        item.raw_count[1] = count[1];
-        item.packed_begin = begin[2];
-        item.packed_count = count[2];
-        item.split = static_cast<uint16_t>(split);
-        items[(*n_items)++] = item;
+        items[(*n_items)++] = item_of(item, split, begin, count);
     }
 }
 

@@ -11,6 +11,12 @@ namespace vulkan {
 
 namespace {
 
+static_assert(sizeof(NewBlock) == sizeof(gpu::NewBlockTable::Row) &&
+                  offsetof(NewBlock, first_token) == offsetof(gpu::NewBlockTable::Row, first_token),
+              "shaders read rows as blocks");
+static_assert(sizeof(gpu::TokenRun) == 8 && offsetof(gpu::TokenRun, n) == 4,
+              "shaders read runs as pairs of words");
+
 constexpr uint32_t kAppendRounds = 8;      // of tokens that a workgroup takes in a long step
 constexpr uint32_t kMaxSequences = 65535;  // workgroups in y and z that every device has
 constexpr uint32_t kTileWorkers = 4;       // workgroups of a core
@@ -37,7 +43,7 @@ VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
       pipelines_(allocator),
       state_(allocator),
       slots_(allocator),
-      new_pages_(allocator),
+      new_blocks_(allocator),
       commands_(device),
       append_tensors_(device, &commands_),
       attend_tensors_(device, &commands_),
@@ -76,7 +82,7 @@ lk_status VulkanCache::open_tables() {
         if (!filled)
             filled = jobs_.open(&tables_);
         if (!filled)
-            filled = new_pages_.open(layout_, &tables_);
+            filled = new_blocks_.open(layout_, &tables_);
         if (!filled)
             filled = slots_.open(layout_, device_.traits(), n_tile_groups(), &tables_);
         floats = std::max(floats, state_.splits().partial_floats());
@@ -129,7 +135,7 @@ lk_status VulkanCache::put_constants() {
 }
 
 uint64_t VulkanCache::fixed_bytes() const {
-    return state_.fixed_bytes() + slots_.bytes() + new_pages_.bytes() + jobs_.bytes() +
+    return state_.fixed_bytes() + slots_.bytes() + new_blocks_.bytes() + jobs_.bytes() +
            constants_.bytes() + partials_.bytes() + append_tensors_.bytes() +
            attend_tensors_.bytes() + sum_tensors_.bytes() + sums_.bytes() + transfer_.bytes();
 }
@@ -192,7 +198,7 @@ lk_status VulkanCache::begin(const Batch &batch) {
     slots_.begin(batch);
     LK_TRY(run({}, [&](const Recorder &) {
         const lk_status status = state_.begin(batch);
-        return status ? status : new_pages_.put(state_.new_blocks());
+        return status ? status : new_blocks_.put(state_.new_blocks());
     }));
     return make_attend_pipelines();
 }
@@ -249,7 +255,7 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     push.n_sequences = shape.n_sequences;
     push.n_tokens = shape.n_tokens;
     push.token_step = append_step(layer, shape.n_tokens, device_.traits().n_cores);
-    const bool takes_pages = new_pages_.n_blocks() && pipelines_.append_pages(args.layer_index);
+    const bool takes_pages = new_blocks_.n_blocks() && pipelines_.append_pages(args.layer_index);
     LK_TRY(run(next_append(), [&](const Recorder &recorder) {
         if (takes_pages)
             record_new_pages(recorder, pipeline, args, push);
@@ -281,11 +287,11 @@ void VulkanCache::record_append(const Recorder &recorder, VkPipeline pipeline,
 // Whole blocks are packed from the host's tensors; append takes the other tokens.
 void VulkanCache::record_new_pages(const Recorder &recorder, VkPipeline append,
                                    const AppendArgs &args, AppendPush push) const {
-    push.list = new_pages_.runs();
-    record_append(recorder, append, args, push, new_pages_.n_runs());
-    push.list = new_pages_.blocks();
+    push.list = new_blocks_.runs();
+    record_append(recorder, append, args, push, new_blocks_.n_runs());
+    push.list = new_blocks_.blocks();
     record_append(recorder, pipelines_.append_pages(args.layer_index), args, push,
-                  new_pages_.n_blocks());
+                  new_blocks_.n_blocks());
 }
 
 lk_status VulkanCache::attend(const AttendArgs &args) {

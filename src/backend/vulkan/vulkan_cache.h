@@ -5,10 +5,10 @@
 #define LK_BACKEND_VULKAN_VULKAN_CACHE_H
 
 #include "backend/gpu/device_state.h"
+#include "backend/gpu/new_block_table.h"
 #include "backend/gpu/query_stats_area.h"
 #include "backend/vulkan/cache_pipelines.h"
 #include "backend/vulkan/host_tensors.h"
-#include "backend/vulkan/new_pages.h"
 #include "backend/vulkan/prefill_slots.h"
 #include "backend/vulkan/report_buffer.h"
 #include "backend/vulkan/table_buffers.h"
@@ -102,7 +102,7 @@ class VulkanCache final : public CacheDevice {
     CachePipelines pipelines_;
     gpu::DeviceState state_;
     PrefillSlots slots_;
-    NewPages new_pages_;
+    gpu::NewBlockTable new_blocks_;
     gpu::JobList jobs_;
     gpu::Table constants_;  // StepTable, LayerInfo [layers]
     gpu::Table partials_;   // of one call of attention
