@@ -53,6 +53,8 @@ void rig_arguments(int argc, char **argv) {
     for (int i = 1; i + 1 < argc; ++i)
         if (!strcmp(argv[i], "--device"))
             g_device = rig_named(argv[i + 1]);
+        else if (!strcmp(argv[i], "--mask"))
+            rig_vulkan_mask(argv[i + 1]);
         else if (!strcmp(argv[i], "--only"))
             cmocka_set_test_filter(argv[i + 1]);
 }

@@ -69,7 +69,8 @@ typedef struct rig_token {
     uint32_t place;
 } rig_token;
 
-// The device of rigs that name none: --device NAME, else the CPU. --only NAME runs one test.
+// The device of rigs that name none: --device NAME, else the CPU. --mask NAMES takes features away
+// from a Vulkan device. --only NAME runs one test.
 void rig_arguments(int argc, char **argv);
 const rig_device *rig_default(void);
 // Kinds of memory and of queues that it does not take.

@@ -32,6 +32,8 @@ const rig_device *rig_cuda(void);
 // The first Vulkan device, likewise, with tensors in host memory or in buffers.
 const rig_device *rig_vulkan(void);
 const rig_device *rig_vulkan_buffers(void);
+// Takes features away from the Vulkan device of contexts, by the names of test_mask().
+void rig_vulkan_mask(const char *names);
 // cuda, vulkan or vulkan-buffers, else the CPU.
 const rig_device *rig_named(const char *name);
 

@@ -104,6 +104,8 @@ static void describe(lk_context_desc *desc) {
     test_describe(desc, &vulkan);
 }
 
+void rig_vulkan_mask(const char *names) { test_mask(names); }
+
 static const lk_queue *queue(void) {
     static lk_queue own;
     lk_queue_init(&own, sizeof own);

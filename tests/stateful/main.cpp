@@ -1,5 +1,5 @@
-// stateful [--seed N] [--operations M] [--seconds S] [--device cpu|cuda|vulkan] [--full-budget]
-//          [--cycle C] [--one-cache]
+// stateful [--seed N] [--operations M] [--seconds S] [--device cpu|cuda|vulkan] [--mask NAMES]
+//          [--full-budget] [--cycle C] [--one-cache]
 //
 // Random caches under random verbs against the model of plain token lists. A failure prints the
 // seed that repeats it alone. --cycle begins again with the first seed after C caches.
@@ -61,6 +61,8 @@ Arguments parse(int argc, char **argv) {
             out.seconds = std::atof(next), ++i;
         else if (!std::strcmp(argv[i], "--device"))
             out.options.device = rig_named(next), ++i;
+        else if (!std::strcmp(argv[i], "--mask"))
+            rig_vulkan_mask(next), ++i;
     }
     return out;
 }

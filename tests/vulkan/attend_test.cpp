@@ -20,14 +20,13 @@ extern "C" {
 namespace {
 
 bool g_full = false;
-uint32_t g_mask = 0;
 // Without --full: a driver on the CPU takes long to compile what a case needs. Coprime to the
 // numbers of values of all axes, so that all of them occur.
 constexpr size_t kEvery = 5;
 Part g_part;
 
 void compare(const std::vector<Case> &cases) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     Comparison comparison(vulkan.device());
     comparison.check(g_part.of(cases));
     comparison.finish();
@@ -80,7 +79,7 @@ void pipelines_are_few(void **) {
 
 int main(int argc, char **argv) {
     g_full = has_argument(argc, argv, "--full");
-    g_mask = mask_of_arguments(argc, argv);
+    test_mask(text_of_argument(argc, argv, "--mask"));
     const char *const part = text_of_argument(argc, argv, "--part");
     if (part && !g_part.read(part))
         return 2;

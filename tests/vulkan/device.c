@@ -6,10 +6,21 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SKIPPED 77  // of Meson
 
+static const struct {
+    const char *name;
+    uint32_t bit;
+} kMasks[] = {{"no-float16", LK_VULKAN_NO_FLOAT16},
+              {"no-subgroup", LK_VULKAN_NO_SUBGROUP},
+              {"no-integer-dot", LK_VULKAN_NO_INTEGER_DOT},
+              {"no-cooperative-matrix", LK_VULKAN_NO_COOPERATIVE_MATRIX},
+              {"no-timeline", LK_VULKAN_NO_TIMELINE}};
+
 static vulkan_host g_host;
+static uint32_t g_mask;
 static pthread_mutex_t g_queue = PTHREAD_MUTEX_INITIALIZER;
 
 static void lock_queue(void *user) { pthread_mutex_lock(user); }
@@ -25,6 +36,20 @@ void test_check(vulkan_failure failure) {
         return;
     fprintf(stderr, "Vulkan: %s\n", failure);
     exit(1);
+}
+
+void test_mask(const char *names) {
+    while (names && *names) {
+        const size_t length = strcspn(names, ",");
+        size_t i = 0;
+        while (i < sizeof kMasks / sizeof *kMasks &&
+               (strlen(kMasks[i].name) != length || strncmp(kMasks[i].name, names, length) != 0))
+            ++i;
+        if (i == sizeof kMasks / sizeof *kMasks)
+            test_check("--mask has a name of no feature");
+        g_mask |= kMasks[i].bit;
+        names += length + (names[length] == ',');
+    }
 }
 
 // Leak checkers know what a driver keeps by the name of its file, while that is loaded.
@@ -63,6 +88,7 @@ void test_describe(lk_context_desc *desc, lk_vulkan_desc *vulkan) {
     vulkan->lock_queue = lock_queue;
     vulkan->unlock_queue = unlock_queue;
     vulkan->lock_user = &g_queue;
+    vulkan->mask = g_mask;
     desc->backend = LK_BACKEND_VULKAN;
     desc->vulkan = vulkan;
 }

@@ -19,6 +19,11 @@ void test_check(vulkan_failure failure);
 // The validation layer's messages: prints it and ends the program.
 void test_message(const char *message);
 
+// Takes features away from every context that test_describe() describes from now on. names:
+// "no-float16", "no-subgroup", "no-integer-dot", "no-cooperative-matrix", "no-timeline" with commas
+// between them, or NULL for none.
+void test_mask(const char *names);
+
 // A description of a context on the device: `vulkan` is filled in and hangs on `desc`. The
 // queue's lock is the program's one.
 void test_describe(lk_context_desc *desc, lk_vulkan_desc *vulkan);

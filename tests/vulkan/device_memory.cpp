@@ -12,16 +12,6 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{256} << 20;
 
-struct MaskName {
-    const char *name;
-    uint32_t bit;
-};
-constexpr MaskName kMaskNames[] = {{"no-float16", LK_VULKAN_NO_FLOAT16},
-                                   {"no-subgroup", LK_VULKAN_NO_SUBGROUP},
-                                   {"no-integer-dot", LK_VULKAN_NO_INTEGER_DOT},
-                                   {"no-cooperative-matrix", LK_VULKAN_NO_COOPERATIVE_MATRIX},
-                                   {"no-timeline", LK_VULKAN_NO_TIMELINE}};
-
 }  // namespace
 
 MappedMemory::MappedMemory() : arena_(kBufferBytes) {
@@ -79,11 +69,10 @@ void MappedMemory::clear() {
     arena_.clear();
 }
 
-VulkanDevice::VulkanDevice(uint32_t mask) {
+VulkanDevice::VulkanDevice() {
     lk_context_desc desc = {};
     lk_vulkan_desc vulkan;
     test_describe(&desc, &vulkan);
-    vulkan.mask = mask;
     if (lk::backend_open(desc, lk::default_allocator(), &backend_) == LK_OK)
         return;
     std::fprintf(stderr, "the Vulkan backend: %s\n", lk::last_sentence());
@@ -91,15 +80,6 @@ VulkanDevice::VulkanDevice(uint32_t mask) {
 }
 
 VulkanDevice::~VulkanDevice() { lk::backend_close(lk::default_allocator(), backend_); }
-
-uint32_t mask_of_arguments(int argc, char **argv) {
-    const char *const names = text_of_argument(argc, argv, "--mask");
-    uint32_t mask = 0;
-    for (const MaskName &entry : kMaskNames)
-        if (names && std::strstr(names, entry.name))
-            mask |= entry.bit;
-    return mask;
-}
 
 bool has_argument(int argc, char **argv, const char *name) {
     for (int i = 1; i < argc; ++i)

@@ -31,10 +31,10 @@ class MappedMemory final : public Memory {
     GuardedArena arena_;
 };
 
-// The Vulkan backend on the tests' device, less what the mask takes away, and memory for it.
+// The Vulkan backend on the tests' device, and memory for it.
 class VulkanDevice {
   public:
-    explicit VulkanDevice(uint32_t mask);
+    VulkanDevice();
     ~VulkanDevice();
     VulkanDevice(const VulkanDevice &) = delete;
     VulkanDevice &operator=(const VulkanDevice &) = delete;
@@ -45,8 +45,6 @@ class VulkanDevice {
     lk::Backend *backend_ = nullptr;
 };
 
-// "--mask no-float16,no-subgroup" of a program's arguments as LK_VULKAN_NO_* bits.
-uint32_t mask_of_arguments(int argc, char **argv);
 bool has_argument(int argc, char **argv, const char *name);
 // What follows an argument, or null.
 const char *text_of_argument(int argc, char **argv, const char *name);

@@ -20,7 +20,7 @@ bool g_full = false;
 
 // A driver on the CPU takes seconds to compile what a case needs.
 void check_shapes(const std::vector<Case> &cases, size_t every) {
-    VulkanDevice vulkan(0);
+    VulkanDevice vulkan;
     Comparison comparison(vulkan.device());
     comparison.check(every_case(cases, g_full ? 1 : every));
     comparison.finish();

@@ -17,13 +17,12 @@ extern "C" {
 
 namespace {
 
-uint32_t g_mask = 0;
 // Coprime to the numbers of values of all axes, so that all of them occur.
 size_t g_every = 7;
 Part g_part;
 
 void packing_equals_codec(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     const std::vector<Case> cases = page_cases();
     for (size_t i = g_part.first * g_every; i < cases.size(); i += g_part.n * g_every) {
         current_case() = describe(cases[i]);
@@ -33,32 +32,32 @@ void packing_equals_codec(void **) {
 }
 
 void shrinking_equals_the_shift(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_shrinking(vulkan.device());
 }
 
 void moving_keeps_the_values(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_moving(vulkan.device());
 }
 
 void appending_rounds_and_counts(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_appending(vulkan.device());
 }
 
 void first_fault_is_reported(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_append_faults(vulkan.device());
 }
 
 void centered_appending_rounds_and_counts(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_changed_appending(vulkan.device());
 }
 
 void long_steps_pack_whole_blocks(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     const std::vector<Case> cases = page_cases();
     for (size_t i = 3 * g_part.first * g_every; i < cases.size(); i += 3 * g_part.n * g_every) {
         current_case() = describe(cases[i]);
@@ -69,7 +68,7 @@ void long_steps_pack_whole_blocks(void **) {
 
 // Between multiples of 32: ranks of channels are bits of words.
 void ranked_channels_of_whole_blocks(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     Case c;
     c.page_tokens = 64;
     c.key_bits = c.value_bits = 2;
@@ -79,17 +78,17 @@ void ranked_channels_of_whole_blocks(void **) {
 }
 
 void faults_in_pages_are_zeros(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_append_page_faults(vulkan.device());
 }
 
 void query_sums_are_exact(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_query_sums(vulkan.device());
 }
 
 void sums_are_added_in_order(void **) {
-    VulkanDevice vulkan(g_mask);
+    VulkanDevice vulkan;
     check_sum_items(vulkan.device());
 }
 
@@ -100,7 +99,7 @@ int main(int argc, char **argv) {
         g_every = 1;
     if (has_argument(argc, argv, "--short"))
         g_every = 23;
-    g_mask = mask_of_arguments(argc, argv);
+    test_mask(text_of_argument(argc, argv, "--mask"));
     const char *const part = text_of_argument(argc, argv, "--part");
     if (part && !g_part.read(part))
         return 2;
