@@ -241,7 +241,8 @@ struct TilePush {
 // first_head on, z = splits. A split takes stages of LK_SLOT_STAGE_TOKENS tokens, n * split /
 // n_splits up to n * (split + 1) / n_splits of the n visible to the tile. With n_splits > 1 results
 // are those of prefill: [head of the dispatch][tile][split]. prefill_slots_merge, with the same
-// push constants, joins them. Workgroups: x = columns, y = KV heads from first_head on.
+// push constants, joins them. Workgroups: x = columns, y = KV heads from first_head on. It has most
+// fields of TilePush; one struct for both would not fit.
 struct SlotPush {
     Address step;
     Address slots;     // f16

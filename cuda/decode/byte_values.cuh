@@ -343,24 +343,12 @@ __device__ __forceinline__ void multiply_raw_tile_values(Ring<Team> &ring, const
                                                          const ByteLane &lane, uint32_t n_tokens,
                                                          const uint32_t (&b)[2], float weight,
                                                          ByteAccumulator<kStrips> &g) {
-    const uint32_t token = position.first_token + position.tile * 16u + lane.t() * 2;
-#pragma unroll 1
-    for (uint32_t from = 0; from < kStrips; from += kRawStrips) {
-        const uint32_t words = ring.wait() + lane.lane * 16;
-#pragma unroll
-        for (int s = 0; s < kStrips; ++s) {
-            if (s < from || s >= from + kRawStrips)
-                continue;
-            const uint4 w = load_shared4(words + (s - from) * 512);
-            float c[4] = {};
-            mma(c, keep_tokens(w.x, token, n_tokens), keep_tokens(w.y, token, n_tokens),
-                keep_tokens(w.z, token + 8, n_tokens), keep_tokens(w.w, token + 8, n_tokens), b[0],
-                b[1]);
-            g.o[s][0] = fmaf(c[0], weight, g.o[s][0]);
-            g.o[s][1] = fmaf(c[2], weight, g.o[s][1]);
-        }
-        ring.next();
-    }
+    for_raw_values<kStrips>(ring, position, lane.lane, n_tokens, [&](int s, const uint4 &w) {
+        float c[4] = {};
+        mma(c, w.x, w.y, w.z, w.w, b[0], b[1]);
+        g.o[s][0] = fmaf(c[0], weight, g.o[s][0]);
+        g.o[s][1] = fmaf(c[2], weight, g.o[s][1]);
+    });
 }
 
 }  // namespace cuda

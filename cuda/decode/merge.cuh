@@ -74,14 +74,14 @@ __device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g
         }
 }
 
-// The splits of a query column: [n_splits][stride] outputs, row_max and row_sum.
+// The splits of a query column, in shared memory or in global memory.
 struct Splits {
     const float *outputs;
     const float *row_maxes;
     const float *row_sums;
-    uint32_t output_stride;
-    uint32_t value_stride;
-    uint32_t n_splits;
+    uint32_t n;
+    uint32_t output_stride;  // from split to split
+    uint32_t stats_stride;   // the same
 };
 // Their sum, relative to the highest row_max: of the channels of a lane.
 template <int kLaneChannels>
@@ -140,13 +140,13 @@ __device__ __forceinline__ Total<kLaneChannels> add_splits(const Splits &splits,
     constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
     Total<kLaneChannels> total = {{}, kNothing, 0};
 #pragma unroll 1
-    for (uint32_t first = 0; first < splits.n_splits; first += kBatch) {
-        const uint32_t n = min(splits.n_splits - first, kBatch);
+    for (uint32_t first = 0; first < splits.n; first += kBatch) {
+        const uint32_t n = min(splits.n - first, kBatch);
         const float *from = splits.outputs + first * splits.output_stride;
         float outputs[kAhead][kLaneChannels];
         if (kGlobal)
             load_splits<kGlobal>(from, splits.output_stride, n, outputs);
-        const uint32_t at = (first + min(lane, n - 1)) * splits.value_stride;
+        const uint32_t at = (first + min(lane, n - 1)) * splits.stats_stride;
         const float row_max = load_split<kGlobal>(splits.row_maxes + at);
         const float split_sum = load_split<kGlobal>(splits.row_sums + at);
         const float most = highest_of_lanes(fmaxf(row_max, total.row_max));
@@ -263,12 +263,9 @@ __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
             return;
         const uint32_t channel = min(run.first_channel, head_dim - kLaneChannels);
         float *own = outputs + run.column * head_dim + channel;
-        const Splits splits = {own,
-                               row_stats + run.column,
-                               row_stats + item.n_splits * n_columns + run.column,
-                               level.step * values,
-                               level.step * n_columns,
-                               level.n};
+        const Splits splits = {
+            own,     row_stats + run.column, row_stats + item.n_splits * n_columns + run.column,
+            level.n, level.step * values,    level.step * n_columns};
         const auto total = add_splits<true, kLaneChannels>(splits, lane);
         const bool is_real = run.first_channel < head_dim;
         if (level.is_final) {
@@ -360,9 +357,9 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
         const Splits splits = {results.outputs + run.column * results.stride + channel,
                                results.row_maxes + run.column,
                                results.row_sums + run.column,
+                               n_results,
                                n_columns * results.stride,
-                               n_columns,
-                               n_results};
+                               n_columns};
         const auto total = add_splits<false, kLaneChannels>(splits, lane);
         const bool is_real = channel < head_dim;
         if (item.n_splits == 1) {

@@ -18,15 +18,9 @@ constexpr uint32_t kWideChannels = kWarp * 4;  // that a warp adds up at once
 // Loads of a thread on their way. More of them spill where 16 warps share the registers.
 constexpr uint32_t wide_ahead(uint32_t n_warps) { return n_warps <= 12 ? 12 : 8; }
 
-// Results to add up, in shared memory or in global memory.
-struct WideSplits {
-    const float *outputs;
-    const float *row_maxes;
-    const float *row_sums;
-    uint32_t n;
-    uint32_t output_stride;  // from split to split
-    uint32_t column_stride;
-    uint32_t stats_stride;  // from split to split
+// Of all columns: the fields of the first one.
+struct WideSplits : Splits {
+    uint32_t column_stride;  // of outputs; row_maxes and row_sums of columns lie next to each other
 };
 // Their weights, shared.
 struct WideWeights {
@@ -123,9 +117,9 @@ __device__ inline void merge_wide(const Destination &to, const WorkItem &item,
         item.n_splits > min(kWideMergeFloats / values, head_dim);  // weights have that space
     const uint32_t group_size =
         has_groups ? (item.n_splits + kMergeGroups - 1) / kMergeGroups : item.n_splits;
-    WideSplits from = {results.outputs, results.row_maxes,          results.row_sums,
-                       n_results,       n_columns * results.stride, results.stride,
-                       n_columns};
+    WideSplits from = {{results.outputs, results.row_maxes, results.row_sums, n_results,
+                        n_columns * results.stride, n_columns},
+                       results.stride};
     WideWeights weights = {results.row_maxes, 1, n_columns};
     MergeLevel level = {item.split, 1, 1, item.n_splits == 1};
     bool is_group = has_groups;  // is the next level that of a group?
@@ -186,13 +180,9 @@ __device__ inline void merge_wide(const Destination &to, const WorkItem &item,
             return;
         is_group = false;
         const float *stats = row_stats + level.first * n_columns;
-        from = {partials + level.first * values,
-                stats,
-                stats + item.n_splits * n_columns,
-                level.n,
-                level.step * values,
-                head_dim,
-                level.step * n_columns};
+        from = {{partials + level.first * values, stats, stats + item.n_splits * n_columns, level.n,
+                 level.step * values, level.step * n_columns},
+                head_dim};
         // Results of the thread block's own are stored, so weights may lie there.
         weights = {results.outputs, results.stride, 1};
     }

@@ -319,23 +319,8 @@ __device__ __forceinline__ void multiply_raw_sixteen_values(Ring<Team> &ring,
                                                             uint32_t n_tokens,
                                                             const uint32_t (&a)[4],
                                                             float (&o)[kStrips][2][4]) {
-    const uint32_t token = position.first_token + position.tile * 16u + (lane & 3u) * 2;
-#pragma unroll 1
-    for (uint32_t from = 0; from < kStrips; from += kRawStrips) {
-        const uint32_t words = ring.wait() + lane * 16;
-#pragma unroll
-        for (int s = 0; s < kStrips; ++s) {
-            if (s < from || s >= from + kRawStrips)
-                continue;
-            uint4 w = load_shared4(words + (s - from) * 512);
-            w.x = keep_tokens(w.x, token, n_tokens);
-            w.y = keep_tokens(w.y, token, n_tokens);
-            w.z = keep_tokens(w.z, token + 8, n_tokens);
-            w.w = keep_tokens(w.w, token + 8, n_tokens);
-            multiply_f16_codes(o[s], a, w);
-        }
-        ring.next();
-    }
+    for_raw_values<kStrips>(ring, position, lane, n_tokens,
+                            [&](int s, const uint4 &w) { multiply_f16_codes(o[s], a, w); });
 }
 
 }  // namespace cuda

@@ -241,12 +241,12 @@ __device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, u
     return token + 1 < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
 }
 
-// Values of a tile of a raw block.
-template <int kStrips, int kTiles, class Team>
-__device__ __forceinline__ void multiply_raw_values(Ring<Team> &ring, const Position &position,
-                                                    uint32_t lane, uint32_t n_tokens,
-                                                    const uint32_t (&b)[kTiles][2],
-                                                    float (&o)[kStrips][kTiles][4]) {
+// Values of a tile of a raw block: calls multiply(strip, the lane's words) for each strip, with
+// zeros for tokens that do not exist.
+template <int kStrips, class Team, class Multiply>
+__device__ __forceinline__ void for_raw_values(Ring<Team> &ring, const Position &position,
+                                               uint32_t lane, uint32_t n_tokens,
+                                               const Multiply &multiply) {
     const uint32_t token = position.first_token + position.tile * 16u + (lane & 3u) * 2;
 #pragma unroll 1
     for (uint32_t from = 0; from < kStrips; from += kRawStrips) {
@@ -260,10 +260,19 @@ __device__ __forceinline__ void multiply_raw_values(Ring<Team> &ring, const Posi
             w.y = keep_tokens(w.y, token, n_tokens);
             w.z = keep_tokens(w.z, token + 8, n_tokens);
             w.w = keep_tokens(w.w, token + 8, n_tokens);
-            multiply_f16_tile(o[s], w, b);
+            multiply(s, w);
         }
         ring.next();
     }
+}
+
+template <int kStrips, int kTiles, class Team>
+__device__ __forceinline__ void multiply_raw_values(Ring<Team> &ring, const Position &position,
+                                                    uint32_t lane, uint32_t n_tokens,
+                                                    const uint32_t (&b)[kTiles][2],
+                                                    float (&o)[kStrips][kTiles][4]) {
+    for_raw_values<kStrips>(ring, position, lane, n_tokens,
+                            [&](int s, const uint4 &w) { multiply_f16_tile(o[s], w, b); });
 }
 
 }  // namespace cuda

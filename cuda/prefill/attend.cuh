@@ -209,7 +209,7 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const BlockOf
                                              const WarpColumns &warp, uint32_t queries,
                                              Accumulators<kStrips> &acc) {
     Stage stage = {};
-    Stage next = enter_page(args, block, block.tables->mask.page_begin, 0);
+    Stage next = enter_page(args, block, block.mask().page_begin);
     do {
         __syncthreads();
         if (next.n_tokens)

@@ -66,7 +66,7 @@ template <int kStrips>
 struct Feeder {
     using Shape = GroupsShape<kStrips>;
 
-    const PassPages &pages;
+    const PassPages<FeedingThreads> &pages;
     GroupsTables &tables;
     uint32_t ring;  // shared address
 
@@ -84,15 +84,15 @@ struct Feeder {
                       Shape::kSideBytes, shared_address(&tables.full[side][slot.index]));
         }
     }
-    __device__ __forceinline__ void feed(const TileArgs &args, const PagePass &pass) const {
+    __device__ __forceinline__ void feed(const TileArgs &args) const {
         const bool copies = FeedingThreads::index() == 0;
         RingSlot slot;
-        Stage stage = enter_page<FeedingThreads>(args, pass, pages, tables.mask.page_begin);
+        Stage stage = enter_page(args, pages, tables.mask.page_begin);
 #pragma unroll 1
         for (; stage.n_tokens; slot.advance()) {
             if (copies)
                 copy(slot, stage);
-            stage = next_stage<FeedingThreads>(args, pass, pages, stage);
+            stage = next_stage(args, pages, stage);
         }
         if (copies) {
             await_empty(slot, 0);
@@ -264,12 +264,12 @@ __device__ __forceinline__ void attend_matrices(const TileArgs &args, const Page
         return;
     load_positions(args, &tables);
     __syncthreads();
-    const PassPages pages = {&tables, blockIdx.y};
+    const PassPages<FeedingThreads> pages = {&pass, &tables, blockIdx.y};
     const uint32_t ring = shared_address(ring_memory);
     if (threadIdx.x >= kFedThreads) {
         keep_registers<kFeedRegisters>();
         if (FeedingThreads::index() < kWarp)
-            Feeder<kStrips>{pages, tables, ring}.feed(args, pass);
+            Feeder<kStrips>{pages, tables, ring}.feed(args);
     } else {
         take_registers<kFedRegisters>();
         WarpColumns &warp = columns[threadIdx.x / kWarp];

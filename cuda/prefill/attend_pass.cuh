@@ -19,7 +19,7 @@ namespace lk {
 namespace cuda {
 
 // The fields of a thread block that the functions below need.
-struct PassBlock : PassPages {
+struct PassBlock : PassPages<AllThreads> {
     uint32_t tiles[2];  // shared addresses of a stage's keys and values, [strip][tile]
 };
 
@@ -139,12 +139,11 @@ __device__ __forceinline__ void weigh_stage(
 
 // The barriers say that copies have arrived and that what the next copy overwrites was read.
 template <int kStrips>
-__device__ __forceinline__ void attend_pages(const TileArgs &args, const PagePass &pass,
-                                             const PassBlock &block, const WarpColumns &warp,
-                                             uint32_t queries,
+__device__ __forceinline__ void attend_pages(const TileArgs &args, const PassBlock &block,
+                                             const WarpColumns &warp, uint32_t queries,
                                              RowSums<kStrips> (&sums)[PassShape<kStrips>::kRows]) {
     using Shape = PassShape<kStrips>;
-    Stage stage = enter_page<AllThreads>(args, pass, block, block.tables->mask.page_begin);
+    Stage stage = enter_page(args, block, block.mask().page_begin);
     if (stage.n_tokens)
         copy_side<kStrips>(block, stage, 0);
     commit_copies();
@@ -162,7 +161,7 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const PagePas
         if (stage.n_tokens < Shape::kStageTokens)
             clear_values<kStrips>(block, stage);
         __syncthreads();
-        const Stage next = next_stage<AllThreads>(args, pass, block, stage);
+        const Stage next = next_stage(args, block, stage);
         if (next.n_tokens)
             copy_side<kStrips>(block, next, 0);
         commit_copies();
@@ -192,7 +191,7 @@ __device__ __forceinline__ void attend_tiles(const TileArgs &args, const PagePas
     if (!tables.mask.n_columns)
         return;
     const uint32_t tiles = shared_address(memory) + kLongWarps * kQueryBytes;
-    const PassBlock block = {{&tables, blockIdx.y}, {tiles, tiles + Shape::kSideBytes}};
+    const PassBlock block = {{&pass, &tables, blockIdx.y}, {tiles, tiles + Shape::kSideBytes}};
     // The columns are in shared memory, since registers are scarcest.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
@@ -215,7 +214,7 @@ __device__ __forceinline__ void attend_tiles(const TileArgs &args, const PagePas
         for_state(warp, partial, sums, LoadState());
         __syncthreads();  // a result may be stored over another warp's state
     }
-    attend_pages<kStrips>(args, pass, block, warp, shared_address(queries), sums);
+    attend_pages<kStrips>(args, block, warp, shared_address(queries), sums);
     if (pass.is_last)
         store_output(args, tables.mask, warp, partial, sums);
     else

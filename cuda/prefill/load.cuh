@@ -47,9 +47,27 @@ __host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t bl
     return layout;
 }
 
+// A page is copied ahead if the one before is looked up together with it and has two stages: the
+// barrier between them lets all threads see the copy.
+template <class Block>
+__device__ inline void find_leads(const Block &block, uint32_t n_views) {
+    EntryView *views = block.tables->views;
+    const uint32_t i = threadIdx.x;
+    const auto follows = [&](uint32_t next) {
+        return block.page_stride && next > 0 && next < n_views &&
+               views[next - 1].first_stage + 2 <= views[next - 1].end_stage &&
+               views[next].first_stage < views[next].end_stage;
+    };
+    if (i < n_views) {
+        views[i].is_ahead = follows(i);
+        views[i].leads = follows(i + 1);
+    }
+}
+
 // The fields of a thread block that the functions below need. kSlices: of a warp's columns.
 template <int kSlices>
 struct TileBlock {
+    static constexpr uint32_t kParityBits = 3;
     static constexpr uint32_t kRoundTiles = cuda::kRoundTiles<kSlices>;
     static constexpr uint32_t kRoundTokens = cuda::kRoundTokens<kSlices>;
     static constexpr uint32_t kStripRoundBytes = cuda::kStripRoundBytes<kSlices>;
@@ -64,6 +82,18 @@ struct TileBlock {
     uint32_t stage_tokens;
     uint32_t row_shift;  // log2 of the bytes of a channel's queries of a warp
 
+    __device__ const Mask &mask() const { return tables->mask; }
+    __device__ uint32_t tokens_of_stage() const { return stage_tokens; }
+    __device__ void look_up(const TileArgs &args, uint32_t page) const {
+        const uint32_t n_views = min(kPageBatch, tables->mask.page_end - page);
+        __syncthreads();
+        if (threadIdx.x < n_views)
+            view_page(args, tables->mask, page + threadIdx.x, page_bytes,
+                      &tables->views[threadIdx.x]);
+        __syncthreads();
+        find_leads(*this, n_views);
+        __syncthreads();
+    }
     __device__ const EntryView &view(const Stage &stage) const {
         return tables->views[(stage.page - tables->mask.page_begin) % kPageBatch];
     }

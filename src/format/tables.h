@@ -76,7 +76,9 @@ struct alignas(16) BlockInfo {
     uint64_t entries;  // Entry [entries of a block]
     uint32_t first_token;
     uint16_t capacity_tokens;
-    uint16_t is_packed_on_append;  // append stores none of its new tokens: they are packed
+    // 1: its new tokens are packed by the step, so Vulkan's append stores none of them. CUDA's goes
+    // by the formats.
+    uint16_t is_packed_on_append;
 };
 
 // A sequence of the step.

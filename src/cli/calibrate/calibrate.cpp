@@ -231,20 +231,25 @@ void add_pass_options(CLI::App &command, CalibrateOptions &options) {
         ->capture_default_str()
         ->group(group);
     command
-        .add_option("--position-scale", options.position_scale,
-                    "put token t at position t x this, PM-KVQ takes 4: keys and queries of dumps "
-                    "are turned, a model runs so")
+        .add_option(
+            "--position-scale", options.position_scale,
+            "put token t at position t x this number (PM-KVQ takes 4): rotates the keys and "
+            "queries of dumps further, and a model reads its texts at these positions")
         ->check(CLI::PositiveNumber)
         ->group(group);
     command
         .add_flag("--scales", pass.search_scales,
                   "look for the key scales of least error in each layer's attention")
         ->group(group);
-    command.add_option("--scale-bits", pass.scale_bits, "of keys and values in that search")
+    command
+        .add_option("--scale-bits", pass.scale_bits,
+                    "bits of keys and values in the search for key scales")
         ->capture_default_str()
         ->check(CLI::IsMember({2u, 4u, 8u}))
         ->group(group);
-    command.add_option("--query-step", pass.query_step, "that search takes one query of so many")
+    command
+        .add_option("--query-step", pass.query_step,
+                    "the search for key scales takes every N-th query")
         ->capture_default_str()
         ->check(CLI::Range(1u, 1048576u))
         ->group(group);
@@ -278,51 +283,58 @@ void add_calibrate(CLI::App &app, int &exit_code) {
         ->capture_default_str();
     command->add_option("--onto", options->onto, "begin with the statistics of this file");
     command
-        ->add_option("--query-heads", options->dump.n_query_heads,
-                     "of a layer, for dumps without queries; default one for each KV head")
+        ->add_option(
+            "--query-heads", options->dump.n_query_heads,
+            "query heads of a layer, for dumps without queries; default one for each KV head")
         ->check(CLI::Range(1u, 16384u));
     command->add_option("--model", options->model,
                         "run this model: a folder of transformers with a model of Llama, Mistral, "
                         "Qwen2, Qwen3, Gemma 2, Gemma 3 or gpt-oss, or a file of the form of the "
                         "shipped one");
-    CLI::Option *text =
-        command->add_option("--text", options->text,
-                            "what the model reads, for the shipped one, whose tokens are bytes");
+    CLI::Option *text = command->add_option(
+        "--text", options->text, "text file that the shipped model reads, whose tokens are bytes");
     CLI::Option *ids = command->add_option(
         "--token-ids", options->token_ids,
-        "what the model reads, a document a line, as token ids with spaces between them");
+        "file that the model reads: a document a line, as token ids with spaces between them");
     ids->excludes(text);
-    command->add_option("--tokens", options->sampling.n_tokens, "how much of the text")
+    command
+        ->add_option("--tokens", options->sampling.n_tokens,
+                     "tokens of the text that the model reads")
         ->capture_default_str()
         ->transform(Count())
         ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30));
     command
         ->add_option("--document-tokens", options->sampling.document_tokens,
-                     "the text is read in documents of this length")
+                     "tokens of a document, as which the model reads the text")
         ->capture_default_str()
         ->check(CLI::Range(std::size_t{2}, std::size_t{131072}));
-    ids->excludes(command->add_option("--sentence", options->sentence, "of the probe")
+    ids->excludes(command->add_option("--sentence", options->sentence, "sentence of the probe")
                       ->capture_default_str());
-    command->add_option("--repeats", options->sampling.n_repeats, "of the probe's sentence")
+    command
+        ->add_option("--repeats", options->sampling.n_repeats,
+                     "times that the probe has its sentence")
         ->capture_default_str()
         ->check(CLI::Range(2u, 100000u));
-    command->add_flag("--costs", options->costs,
-                      "measure on made-up texts, or on the documents for costs of --token-ids, "
-                      "what 2 bits for the keys or the values of a head do to what "
-                      "the model says, for plan auto");
-    command->add_option("--costs-seed", options->cost.seed, "of those texts")
+    command->add_flag(
+        "--costs", options->costs,
+        "measure how far 2 bits for the keys or the values of a head move the model's "
+        "predictions, on made-up texts or on the documents for costs of "
+        "--token-ids; for plan auto");
+    command->add_option("--costs-seed", options->cost.seed, "seed of the made-up texts")
         ->capture_default_str();
     command
         ->add_option("--costs-tokens", options->cost.context_tokens,
-                     "of each text that are packed; a quarter as many are predicted after them")
+                     "packed tokens of each text; a quarter as many are predicted after them")
         ->capture_default_str()
         ->check(CLI::Range(std::size_t{320}, std::size_t{131072}));
-    command->add_option("--costs-documents", options->cost.n_documents, "of each kind of text")
+    command
+        ->add_option("--costs-documents", options->cost.n_documents,
+                     "documents of each kind of text")
         ->capture_default_str()
         ->check(CLI::Range(std::size_t{1}, std::size_t{1000}));
-    command->add_option("--costs-resume", options->cost.resume,
-                        "keep what was measured in this file; an interrupted measurement goes on "
-                        "from it");
+    command->add_option(
+        "--costs-resume", options->cost.resume,
+        "file that keeps finished measurements; an interrupted run goes on from it");
     add_pass_options(*command, *options);
     options->device.add_to(*command);
     command->add_flag("--json", options->json, "print JSON");

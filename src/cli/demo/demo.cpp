@@ -124,7 +124,8 @@ void add_demo(CLI::App &app, int &exit_code) {
     options->device.add_to(*command);
     command->add_option("--model", options->model,
                         "safetensors weights; default the shipped model");
-    command->add_option("--text", options->text, "what the model reads; default the shipped text");
+    command->add_option("--text", options->text,
+                        "file that the model reads; default the shipped text");
     CLI::Option *tokens =
         command->add_option("--tokens", options->n_tokens, "tokens of the text that are read")
             ->capture_default_str()
@@ -138,7 +139,9 @@ void add_demo(CLI::App &app, int &exit_code) {
                          "questions of each task; the first 24 have a table of their own")
             ->capture_default_str()
             ->check(CLI::Range(1u, 100000u));
-    command->add_option("--seed", options->seed, "of what is hidden and of the questions")
+    command
+        ->add_option("--seed", options->seed,
+                     "seed of the hidden codes and keys and of the questions")
         ->capture_default_str();
     command->add_option("--png", options->png, "draw exact match over bytes to this file")
         ->capture_default_str();

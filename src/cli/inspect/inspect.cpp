@@ -463,19 +463,23 @@ void add_inspect(CLI::App &app, int &exit_code) {
                      "a plan's JSON, a safetensors file, a snapshot, or: page")
         ->required();
     command->add_option("file", options->file, "after the word snapshot: its file");
-    command->add_option("--plan", options->plan, "of page: a preset's name or a plan's JSON file")
+    command
+        ->add_option("--plan", options->plan,
+                     "plan of the page: a preset's name or a plan's JSON file")
         ->capture_default_str();
     options->geometry.add_to(*command);
     command
-        ->add_option("--layout", options->layout,
-                     "of page: lowkey, or chanmix for the byte order of ChanMix's own kernels")
+        ->add_option(
+            "--layout", options->layout,
+            "layout of the page: lowkey, or chanmix for the byte order of ChanMix's own kernels")
         ->check(CLI::IsMember({"lowkey", "chanmix"}))
         ->capture_default_str();
-    command->add_option("--layer", options->layer, "of --layout chanmix")->capture_default_str();
-    command->add_option("--kv-head", options->kv_head, "of --layout chanmix")
+    command->add_option("--layer", options->layer, "layer of the page of --layout chanmix")
+        ->capture_default_str();
+    command->add_option("--kv-head", options->kv_head, "KV head of the page of --layout chanmix")
         ->capture_default_str();
     command->add_option("--png", options->png,
-                        "of a file: draw widths, channel ranges or bytes to this file");
+                        "draw widths, channel ranges or bytes of the inspected file to this file");
     command->add_flag("--json", options->json, "print JSON");
     command->callback([options, &exit_code] { exit_code = run_inspect(*options); });
 }

@@ -139,10 +139,12 @@ void CocktailOptions::add_to(CLI::App &command) {
     command.add_option("--chunk", chunk_tokens, "tokens of a chunk, 8 to 256")
         ->check(CLI::Range(8u, 256u))
         ->group(group);
-    command.add_option("--alpha", alpha, "of the low threshold")
+    command
+        .add_option("--alpha", alpha, "share of the scores' span that lies below the low threshold")
         ->check(CLI::Range(0.0, 1.0))
         ->group(group);
-    command.add_option("--beta", beta, "of the high threshold")
+    command
+        .add_option("--beta", beta, "share of the scores' span that lies above the high threshold")
         ->check(CLI::Range(0.0, 1.0))
         ->group(group);
     command.add_flag("--keep-order", keeps_order, "do not reorder; a chunk is a page then")
