@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "ladder.h"
+#include "rigs.h"
 #include "snapshots.h"
 
 #define BUDGET (64u << 20)
@@ -148,9 +149,9 @@ static void same_bytes(const models *m, const char *what) {
         fail_msg("%s, %s: other bytes than without the layer", m->setup->plan, what);
 }
 
-static lk_status run_layers(const models *m, rig *r, const rig_token *tokens, uint32_t n,
-                            float *out) {
-    if (!m->setup->is_late || r->geometry.n_layers == 2)
+// Layer 2, where there is one, attends while layer 1 waits for its attend.
+static lk_status late_layers(rig *r, const rig_token *tokens, uint32_t n, float *out) {
+    if (r->geometry.n_layers == 2)
         return rig_layers(r, tokens, n, out);
     lk_status status = rig_layer(r, 0, tokens, n, out);
     const int reads = r->layers[2].kv_layer == 0;
@@ -163,42 +164,23 @@ static lk_status run_layers(const models *m, rig *r, const rig_token *tokens, ui
     return status ? status : rig_attend(r, 1, tokens, n, out);
 }
 
+static rigs rigs_of(models *m) {
+    return (rigs){m->rigs, m->out, N_MODELS, m->setup->is_late ? late_layers : rig_layers};
+}
+
 // A step of n tokens for each sequence, compared and kept up to `keep`; -1 = dropped.
 static void step(models *m, const lk_sequence *ids, uint32_t n_sequences, uint32_t place,
                  uint32_t n, const int32_t *parent, int32_t keep, const char *what) {
-    rig_token tokens[MAX_TOKENS];
-    uint32_t counts[4], kept[4];
-    for (uint32_t s = 0; s < n_sequences; ++s) {
-        counts[s] = n;
-        kept[s] = (uint32_t)keep;
-        for (uint32_t t = 0; t < n; ++t)
-            tokens[s * n + t] = (rig_token){s, place + t};
-    }
-    for (uint32_t i = 0; i < N_MODELS; ++i) {
-        rig *r = &m->rigs[i];
-        rig_is_ok(rig_begin(r, n_sequences, ids, counts, parent));
-        rig_is_ok(run_layers(m, r, tokens, n_sequences * n, m->out[i]));
-        rig_is_ok(keep < 0 ? lk_step_discard(r->cache) : lk_step_commit(r->cache, kept));
-    }
+    const rigs all = rigs_of(m);
+    rigs_step(&all, ids, n_sequences, place, n, parent, keep);
     compare(m, n_sequences * n, what);
     same_bytes(m, what);
 }
 
 // Drafts of a tree, of which a path that is no chain of its first tokens is kept.
 static void keep_path(models *m, lk_sequence id, uint32_t place) {
-    static const int32_t tree[9] = {-1, 0, 1, 2, 2, 3, 0, -1, 7};
-    static const uint32_t path[4] = {0, 1, 2, 4};
-    rig_token tokens[9];
-    const uint32_t n = 9, n_kept = 4;
-    for (uint32_t t = 0; t < n; ++t)
-        tokens[t] = (rig_token){0, place + t};
-    for (uint32_t i = 0; i < N_MODELS; ++i) {
-        rig *r = &m->rigs[i];
-        rig_is_ok(rig_begin(r, 1, &id, &n, tree));
-        rig_is_ok(run_layers(m, r, tokens, n, m->out[i]));
-        rig_is_ok(lk_step_commit_tokens(r->cache, &n_kept, path));
-    }
-    compare(m, n, "a draft tree");
+    const rigs all = rigs_of(m);
+    compare(m, rigs_keep_path(&all, id, place), "a draft tree");
 }
 
 static lk_sequence add(models *m) {

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "rigs.h"
 #include "snapshots.h"
 
 #define BUDGET (64u << 20)
@@ -89,39 +90,18 @@ static void compare(const models *m, uint32_t n, const char *what) {
         fail_msg("%s: a latent layer is %g from one with values of its own", what, (double)apart);
 }
 
+static rigs rigs_of(models *m) { return (rigs){m->rigs, m->out, N_MODELS, rig_layers}; }
+
 static void step(models *m, const lk_sequence *ids, uint32_t n_sequences, uint32_t place,
                  uint32_t n, const int32_t *parent, int32_t keep, const char *what) {
-    rig_token tokens[MAX_TOKENS];
-    uint32_t counts[4], kept[4];
-    for (uint32_t s = 0; s < n_sequences; ++s) {
-        counts[s] = n;
-        kept[s] = (uint32_t)keep;
-        for (uint32_t t = 0; t < n; ++t)
-            tokens[s * n + t] = (rig_token){s, place + t};
-    }
-    for (uint32_t i = 0; i < N_MODELS; ++i) {
-        rig *r = &m->rigs[i];
-        rig_is_ok(rig_begin(r, n_sequences, ids, counts, parent));
-        rig_is_ok(rig_layers(r, tokens, n_sequences * n, m->out[i]));
-        rig_is_ok(keep < 0 ? lk_step_discard(r->cache) : lk_step_commit(r->cache, kept));
-    }
+    const rigs all = rigs_of(m);
+    rigs_step(&all, ids, n_sequences, place, n, parent, keep);
     compare(m, n_sequences * n, what);
 }
 
 static void keep_path(models *m, lk_sequence id, uint32_t place) {
-    static const int32_t tree[9] = {-1, 0, 1, 2, 2, 3, 0, -1, 7};
-    static const uint32_t path[4] = {0, 1, 2, 4};
-    rig_token tokens[9];
-    const uint32_t n = 9, n_kept = 4;
-    for (uint32_t t = 0; t < n; ++t)
-        tokens[t] = (rig_token){0, place + t};
-    for (uint32_t i = 0; i < N_MODELS; ++i) {
-        rig *r = &m->rigs[i];
-        rig_is_ok(rig_begin(r, 1, &id, &n, tree));
-        rig_is_ok(rig_layers(r, tokens, n, m->out[i]));
-        rig_is_ok(lk_step_commit_tokens(r->cache, &n_kept, path));
-    }
-    compare(m, n, "a draft tree");
+    const rigs all = rigs_of(m);
+    compare(m, rigs_keep_path(&all, id, place), "a draft tree");
 }
 
 // A cache that what was saved is loaded into saves the same bytes and answers the same. bits: the

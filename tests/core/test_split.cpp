@@ -315,23 +315,31 @@ double busiest_worker(const Context &context, const std::vector<WorkItem> &items
     return *std::max_element(workers.begin(), workers.end());
 }
 
+// One, three or seven of the heads have pages of 4 bits, the others of 2.
+template <class Check>
+void for_contexts_of_different_widths(Check check) {
+    for (const Shape &shape : kShapes)
+        for (const uint32_t n_wide : {1u, 3u, 7u}) {
+            Context context(shape.n_sequences, {shape.n_pages, 0, 0}, n_wide);
+            check(shape, &context);
+        }
+}
+
 // Heads of different widths: never slower than the cut for equal heads, and faster where a worker
 // has one or two items.
 void heads_of_different_widths_are_cut_by_cost(void **) {
-    for (const Shape &shape : kShapes)
-        for (const uint32_t n_wide : {1u, 3u, 7u}) {
-            Rules rules;
-            rules.n_readers = 16;
-            Context context(shape.n_sequences, {shape.n_pages, 0, 0}, n_wide);
-            const std::vector<WorkItem> before = context.plan(rules);
-            rules.page_bytes = 10300;
-            const std::vector<WorkItem> items = context.plan(rules);
-            const double busiest = busiest_worker(context, items, rules);
-            const double was = busiest_worker(context, before, rules);
-            assert_true(busiest <= was);
-            if (shape.n_sequences == 8)
-                assert_true(busiest < 0.95 * was);
-        }
+    for_contexts_of_different_widths([](const Shape &shape, Context *context) {
+        Rules rules;
+        rules.n_readers = 16;
+        const std::vector<WorkItem> before = context->plan(rules);
+        rules.page_bytes = 10300;
+        const std::vector<WorkItem> items = context->plan(rules);
+        const double busiest = busiest_worker(*context, items, rules);
+        const double was = busiest_worker(*context, before, rules);
+        assert_true(busiest <= was);
+        if (shape.n_sequences == 8)
+            assert_true(busiest < 0.95 * was);
+    });
 }
 
 // Heads of one width are cut as without a cost of pages.
@@ -382,20 +390,18 @@ void rounds_of_pages_are_shared(void **) {
 
 // Heads of different widths have as many items as by bytes, unless one round takes all pages.
 void heads_of_different_widths_keep_their_items(void **) {
-    for (const Shape &shape : kShapes)
-        for (const uint32_t n_wide : {1u, 3u, 7u}) {
-            Rules rules;
-            rules.n_readers = 6;
-            Context context(shape.n_sequences, {shape.n_pages, 0, 0}, n_wide);
-            const std::vector<WorkItem> by_bytes = context.plan(rules);
-            rules.turn_bytes = 10300;
-            const std::vector<WorkItem> items = context.plan(rules);
-            uint32_t most_pages = 0;
-            for (const WorkItem &item : items)
-                most_pages = std::max(most_pages, item.packed_count);
-            if (most_pages > rules.n_readers)
-                assert_int_equal(items.size(), by_bytes.size());
-        }
+    for_contexts_of_different_widths([](const Shape &, Context *context) {
+        Rules rules;
+        rules.n_readers = 6;
+        const std::vector<WorkItem> by_bytes = context->plan(rules);
+        rules.turn_bytes = 10300;
+        const std::vector<WorkItem> items = context->plan(rules);
+        uint32_t most_pages = 0;
+        for (const WorkItem &item : items)
+            most_pages = std::max(most_pages, item.packed_count);
+        if (most_pages > rules.n_readers)
+            assert_int_equal(items.size(), by_bytes.size());
+    });
 }
 
 // Devices whose readers take tiles of all raw rows in turn keep doing so.

@@ -4,8 +4,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/sequence/windows.h"
 
+#include <algorithm>
+
 #include "cache_rig.h"
 #include "core/pages/pack.h"
+#include "format/tables.h"
 
 namespace {
 
@@ -49,6 +52,35 @@ void kept_pages_stay(void **) {
         assert_int_equal(lk::check_pages(rig.cache, *sequence, n), LK_OK);
 }
 
+// The count of blocks that a cache frees is that of the blocks that kernels leave out.
+void hidden_blocks_are_outside_of_windows(void **) {
+    CacheRig rig("kivi2", 16u << 20, {}, narrow);
+    lk::Plan &plan = rig.cache->plan.model;
+    const uint32_t page_tokens = plan.page_tokens, sink_tokens = plan.sink_tokens;
+    lk_layer layer = plan.layers[0].geometry;
+    for (const uint32_t page : {32u, 64u, 128u})
+        for (const uint32_t sinks : {0u, 16u, 32u, 160u})
+            for (const uint32_t window : {1u, 31u, 32u, 33u, 40u, 128u, 300u}) {
+                plan.page_tokens = page;
+                plan.sink_tokens = sinks;
+                layer.window_tokens = window;
+                layer.window_sink_tokens = std::min(16u, sinks);
+                for (uint64_t length = 0; length < 600; ++length) {
+                    const uint64_t hidden = lk::hidden_blocks(plan, layer, length);
+                    const uint64_t end = lk::block_of_token(plan, length);
+                    assert_in_range(hidden, lk::sink_blocks(plan),
+                                    std::max(end, lk::sink_blocks(plan)));
+                    for (uint64_t block = lk::sink_blocks(plan); block <= end; ++block)
+                        assert_int_equal(
+                            block < hidden,
+                            lk::is_outside_window(layer, lk::block_first_token(plan, block), page,
+                                                  length));
+                }
+            }
+    plan.page_tokens = page_tokens;
+    plan.sink_tokens = sink_tokens;
+}
+
 // A packed copy stays for those who have its source and have not come so far.
 void shared_pages_stay(void **) {
     CacheRig rig("kivi2", 16u << 20, {}, narrow);
@@ -74,6 +106,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(hidden_pages_are_freed_when_packed),
         cmocka_unit_test(kept_pages_stay),
+        cmocka_unit_test(hidden_blocks_are_outside_of_windows),
         cmocka_unit_test(shared_pages_stay),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

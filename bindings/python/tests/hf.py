@@ -144,7 +144,7 @@ def feed(model, cache, *chunks, mask=None):
 EXACT = (None, RoundedCache)
 
 
-def tokens(seed: int, *shape: int, device: str = 'cpu'):
+def tokens(seed: int, *shape: int, device: str | torch.device = 'cpu'):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(2, COMMON['vocab_size'], shape, generator=generator).to(device)
 
@@ -157,7 +157,7 @@ def logits(model, cache, *chunks, **options):
 
 def assert_padded_prompts_decode(model, open_cache, n_new, lengths):
     """Two prompts, one padded on the left, decode greedily as with transformers' own cache."""
-    ids = tokens(3, 2, 30)
+    ids = tokens(3, 2, 30, device=model.device)
     mask = torch.ones_like(ids)
     mask[1, :13] = 0
     options = dict(attention_mask=mask, max_new_tokens=n_new, do_sample=False)

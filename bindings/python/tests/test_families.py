@@ -44,16 +44,18 @@ def test_logits_equal_the_hosts_within_rounding(name, device):
     assert_like_hosts(model, got, *chunks, n_last=70)
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', FAMILIES)
-def test_generate_with_left_padding(name):
-    assert_padded_prompts_decode(make_model(name), lowkey_cache, 8, [37, 24])
+def test_generate_with_left_padding(name, device):
+    assert_padded_prompts_decode(make_model(name, device), lowkey_cache, 8, [37, 24])
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', FAMILIES)
-def test_rows_are_reordered_and_repeated(name):
+def test_rows_are_reordered_and_repeated(name, device):
     """As beam search does it: rows change places, and one is there twice."""
-    model, ids = make_model(name), tokens(4, 3, 40)
-    rows = torch.tensor([2, 0, 0])
+    model, ids = make_model(name, device), tokens(4, 3, 40, device=device)
+    rows = torch.tensor([2, 0, 0], device=device)
     with lowkey_cache(model) as cache:
         feed(model, cache, ids[:, :36])
         cache.reorder_cache(rows)
@@ -66,19 +68,21 @@ def test_rows_are_reordered_and_repeated(name):
     assert_within_rounding(got, torch.cat(want), torch.cat(rounded))
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', ['gemma4', 'lfm2', 'qwen3.5', 'falcon-h1'])
-def test_beam_search(name):
-    model, ids = make_model(name), tokens(12, 2, 20)
+def test_beam_search(name, device):
+    model, ids = make_model(name, device), tokens(12, 2, 20, device=device)
     options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=8, num_beams=3, do_sample=False)
     want = model.generate(ids, **options)
     with lowkey_cache(model) as cache:
         assert torch.equal(model.generate(ids, past_key_values=cache, **options), want)
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', FAMILIES)
-def test_a_copy_is_a_fork(name):
+def test_a_copy_is_a_fork(name, device):
     """The states of a copy are its own."""
-    model, ids = make_model(name), tokens(5, 2, 50)
+    model, ids = make_model(name, device), tokens(5, 2, 50, device=device)
     first, second = (chunks_of(name, torch.cat([ids[:, :30], more], 1), 30, 5, 1)
                      for more in (ids[:, 30:36], ids[:, 40:46]))
     with lowkey_cache(model) as cache:
@@ -100,10 +104,12 @@ def test_a_copy_is_a_fork(name):
     assert_like_hosts(model, more, *first, ids[:, 46:47], n_last=1)
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', FAMILIES)
-def test_crop(name):
+def test_crop(name, device):
     """The last pass, and everything, can be removed; parts of a pass only where there are no recurrent states."""
-    model, ids = make_model(name), tokens(6, 2, 50)
+    model, ids = make_model(name, device), tokens(6, 2, 50, device=device)
+    wider_ids = tokens(7, 3, 20, device=device)
     first, last = ids[:, :30], ids[:, 40:41]
     with lowkey_cache(model) as cache:
         feed(model, cache, first, ids[:, 30:31])
@@ -121,24 +127,25 @@ def test_crop(name):
         assert cache.lengths == [0, 0] and cache.get_seq_length() == 0
         anew = feed(model, cache, first)
         cache.reset()
-        wider = feed(model, cache, tokens(7, 3, 20))
+        wider = feed(model, cache, wider_ids)
         assert cache.lengths == [20] * 3
     assert_like_hosts(model, got, first, last, n_last=1)
     assert_like_hosts(model, more, first, last, ids[:, 41:42], n_last=1)
     assert_like_hosts(model, anew, first, n_last=30)
-    assert_like_hosts(model, wider, tokens(7, 3, 20), n_last=20)
+    assert_like_hosts(model, wider, wider_ids, n_last=20)
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', [*SHARING, *CONVOLUTIONS])
-def test_prompt_lookup_rolls_back(name):
+def test_prompt_lookup_rolls_back(name, device):
     """Drafts that the model refuses are cropped, in convolutions too: transformers records their inputs."""
-    model = make_model(name)
-    ids = torch.cat([tokens(4, 1, 12)] * 3, 1)
+    model = make_model(name, device)
+    ids = torch.cat([tokens(4, 1, 12, device=device)] * 3, 1)
     options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False)
     want = model.generate(ids, **options)
     with lowkey_cache(model) as cache:
         assert torch.equal(model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=4, **options), want)
-        other, more = copy.deepcopy(cache), tokens(15, 1, 5)
+        other, more = copy.deepcopy(cache), tokens(15, 1, 5, device=device)
         found = feed(model, other, more[:, :1], more)
         other.crop(-2)
         assert torch.equal(feed(model, cache, more[:, :1], more), found)

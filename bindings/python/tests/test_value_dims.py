@@ -8,6 +8,7 @@ import copy
 import pytest
 from families import VALUE_DIMS
 from hf import (
+    DEVICES,
     RoundedCache,
     assert_padded_prompts_decode,
     assert_within_rounding,
@@ -39,10 +40,11 @@ def assert_like_hosts(model, got, *chunks):
     assert_within_rounding(got, want, rounded)
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', VALUE_DIMS)
-def test_logits_equal_the_hosts_within_rounding(name):
+def test_logits_equal_the_hosts_within_rounding(name, device):
     """Prefill, a chunk and single tokens, two prompts."""
-    model, ids = make_model(name), tokens(1, 2, 70)
+    model, ids = make_model(name, device), tokens(1, 2, 70, device=device)
     chunks = ids.split([50, 17, 1, 1, 1], 1)
     with open_cache(model) as cache:
         got = feed(model, cache, *chunks)
@@ -50,14 +52,16 @@ def test_logits_equal_the_hosts_within_rounding(name):
     assert_like_hosts(model, got, *chunks)
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', VALUE_DIMS)
-def test_generate_with_left_padding(name):
-    assert_padded_prompts_decode(make_model(name), open_cache, 8, [37, 24])
+def test_generate_with_left_padding(name, device):
+    assert_padded_prompts_decode(make_model(name, device), open_cache, 8, [37, 24])
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', ['mimo-v2', 'deepseek-v3'])
-def test_beam_search_and_copies(name):
-    model, ids = make_model(name), tokens(12, 2, 40)
+def test_beam_search_and_copies(name, device):
+    model, ids = make_model(name, device), tokens(12, 2, 40, device=device)
     options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=8, num_beams=3, do_sample=False)
     want = model.generate(ids, **options)
     with open_cache(model) as cache:
@@ -88,10 +92,11 @@ def test_geometry(name):
         assert layer.latent and (layer.scale == pytest.approx(48 ** -0.5)) == (name != 'deepseek-v3')
 
 
+@pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', LATENT)
-def test_packed_latents_take_the_bytes_of_latents(name):
+def test_packed_latents_take_the_bytes_of_latents(name, device):
     """At 8 bits the logits stay close; a token takes its latent and its rotated channels, once for all heads."""
-    model, ids = make_model(name), tokens(2, 1, 600)
+    model, ids = make_model(name, device), tokens(2, 1, 600, device=device)
     with open_cache(model) as exact, open_cache(model, 'int8') as cache:
         want, got = (feed(model, own, *ids.split(100, 1))[:, -1] for own in (exact, cache))
         stats = cache.stats()

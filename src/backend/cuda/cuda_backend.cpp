@@ -88,6 +88,15 @@ lk_status clear(void *memory, uint64_t bytes) {
     return checked(error, "clearing a slab");
 }
 
+// Has a thread block the shared memory for a layer of these dims?
+cudaError_t layer_fits(const lk_capability &capability) {
+    LayerArg layer{};
+    layer.head_dim = capability.head_dim;
+    layer.value_dim = capability.value_dim ? capability.value_dim : capability.head_dim;
+    layer.is_latent = capability.is_latent;
+    return is_uneven(layer) ? rows_fit(layer) : tile_fits(layer.head_dim);
+}
+
 class CudaBackend final : public Backend {
   public:
     CudaBackend(const Allocator &allocator, int device) : allocator_(allocator), device_(device) {}
@@ -100,13 +109,8 @@ class CudaBackend final : public Backend {
         if (capability.queue && capability.queue != LK_QUEUE_CUDA_STREAM)
             return fail(LK_E_UNSUPPORTED, "a CUDA context takes a CUDA stream, not queue kind %u",
                         capability.queue);
-        LayerArg layer{};
-        layer.head_dim = capability.head_dim;
-        layer.value_dim = capability.value_dim ? capability.value_dim : capability.head_dim;
-        layer.is_latent = capability.is_latent;
         const DeviceScope scope(device_);
-        const cudaError_t error =
-            is_uneven(layer) ? rows_fit(layer) : tile_fits(capability.head_dim);
+        const cudaError_t error = layer_fits(capability);
         if (error == cudaErrorInvalidConfiguration)
             return fail(LK_E_UNSUPPORTED,
                         "head_dim %u needs more shared memory than the device has",
