@@ -22,6 +22,13 @@
 
 // 0: no keys have shared stored channels.
 layout(constant_id = LK_SPEC_SHARED) const uint kShared = 0u;
+// Token groups of keys in a page, at most; pages have powers of two of them.
+layout(constant_id = LK_SPEC_KEY_FOLDS) const uint kKeyGroups = LK_MAX_KEY_GROUPS;
+// Of a range or a minimum in all packed pages of the layer: 1 = FP8, 2 = FP16; 0 = pages have either.
+layout(constant_id = LK_SPEC_PARAMETER_BYTES) const uint kParameterBytes = 0u;
+layout(constant_id = LK_SPEC_WIDTHS) const uint kWidths = ~0u;
+bool has_keys(uint bits) { return (kWidths & LK_KEYS_OF(bits)) != 0u; }
+bool has_values(uint bits) { return (kWidths & LK_VALUES_OF(bits)) != 0u; }
 
 const int kLargeExponent = 12;
 const float kLarge = float(1 << kLargeExponent);
@@ -38,6 +45,7 @@ Pair to_pair(vec2 x) { return f16vec2(x); }
 void add_product(inout Sum sum, Pair a, Pair b) { sum = fma(a, b, sum); }
 float total_of(Sum sum) { return float(sum.x) + float(sum.y); }
 const Sum kZeroSum = f16vec2(0.0);
+Pair half_pair(uint word) { return unpackFloat2x16(word); }
 #else
 #define Pair vec2
 #define Sum float
@@ -47,6 +55,7 @@ const uint kFoldedQuads = kColumns;
 Pair to_pair(vec2 x) { return x; }
 float total_of(Sum sum) { return sum; }
 const Sum kZeroSum = 0.0;
+Pair half_pair(uint word) { return unpackHalf2x16(word); }
 #endif
 void add_product(inout float sum, vec2 a, vec2 b) { sum = fma(a.y, b.y, fma(a.x, b.x, sum)); }
 
@@ -139,23 +148,31 @@ float folded_value(uint at, uint column, uint k) {
 #endif
 }
 
+// Where pages have token groups: their ranges, for the queries of each group, in FP16 as four numbers
+// of a row, [group][row of shared_folded].
+const uint kRangeRows = kGrouped != 0u ? 4u * kKeyStrips : 0u;
+shared uvec2 shared_ranges[kTeams * kKeyGroups * kRangeRows + 1u];
+uint range_index(uint group, uint row) { return (team * kKeyGroups + group) * kRangeRows + row; }
+void store_ranges(uint group, uint row, vec4 ranges) {
+    shared_ranges[range_index(group, row)] =
+        uvec2(packHalf2x16(ranges.xy), packHalf2x16(ranges.zw));
+}
+uvec2 load_ranges(uint group, uint row) { return shared_ranges[range_index(group, row)]; }
+// Of one k of 16 of a row's strip.
+float range_of(uint group, uint row, uint k) {
+    return unpackHalf2x16(load_ranges(group, row)[k / 8u] >> 16u * (k & 1u)).x;
+}
+
 // Four neighbours of an array of ranges or minima, as they lie and as numbers.
 uvec2 load_parameters(Address array, uint index, bool is_f8) {
-    if (kGrouped != 0u && is_f8)
+    if (is_f8)
         return uvec2(ConstWords(array).at[index / 4u], 0u);
     return ConstPairs(array).at[index / 4u];
 }
 vec4 to_parameters(uvec2 words, bool is_f8) {
-    if (kGrouped != 0u && is_f8)
-        return vec4(f8_to_float(byte_of(words.x, 0u)), f8_to_float(byte_of(words.x, 1u)),
-                    f8_to_float(byte_of(words.x, 2u)), f8_to_float(byte_of(words.x, 3u)));
+    if (is_f8)
+        return f8_quad(words.x) * kF8Scale;
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
-}
-// Of the lower or the upper k, the parameter of the even or the odd one.
-float parameter_of(uvec2 words, uint k_upper, uint is_odd, bool is_f8) {
-    if (kGrouped != 0u && is_f8)
-        return f8_to_float(byte_of(words.x, 2u * k_upper + is_odd));
-    return unpackHalf2x16((k_upper == 0u ? words.x : words.y) >> 16u * is_odd).x;
 }
 // The columns' queries.
 shared Float shared_queries[kHeadDim * kColumns];  // [channel][column]

@@ -72,24 +72,17 @@ uvec4 slots_of_higher_bits(KvTile kv_tile, uint strip, uint t) {
 // The folded queries of a strip's higher bits.
 uint higher_row(KvTile kv_tile, uint strip) { return 4u * (kStrips + strip - kv_tile.end4); }
 
-// The ranges of a token group, of the channels of higher bits.
-float key_range(KvTile kv_tile, uint slot, uint group) {
-    const uint k = slot % LK_STRIP_CHANNELS;
-    return parameter_of(
-        load_key_parameters(kv_tile, 0u, slot / LK_STRIP_CHANNELS, group, k % 8u / 2u), k / 8u,
-        k & 1u, kv_tile.has_f8_keys);
+uint slot_row_of(uint slot) {
+    return slot / LK_STRIP_CHANNELS * 4u + slot % LK_STRIP_CHANNELS % 8u / 2u;
 }
-vec4 higher_ranges(KvTile kv_tile, uint strip, uint group, uint t) {
-    const uvec4 slots = slots_of_higher_bits(kv_tile, strip, t);
-    return vec4(key_range(kv_tile, slots.x, group), key_range(kv_tile, slots.y, group),
-                key_range(kv_tile, slots.z, group), key_range(kv_tile, slots.w, group));
-}
-
 float folded_query(uint slot, uint column) {
-    const uint k = slot % LK_STRIP_CHANNELS;
-    return folded_value(slot / LK_STRIP_CHANNELS * 4u + k % 8u / 2u, column, k);
+    return folded_value(slot_row_of(slot), column, slot % LK_STRIP_CHANNELS);
 }
-// Lays out the queries of higher bits, from those of the slots, a strip to four lanes.
+float slot_range(uint group, uint slot) {
+    return range_of(group, slot_row_of(slot), slot % LK_STRIP_CHANNELS);
+}
+// Lays out the queries of higher bits, and their ranges, from those of the slots, a strip to four
+// lanes.
 void fold_higher_bits(KvTile kv_tile) {
     const uint strip = kv_tile.end4 + lane / 4u;
     if (strip >= shared_end(kv_tile))
@@ -105,6 +98,11 @@ void fold_higher_bits(KvTile kv_tile) {
         store_folded_pair(at, column, 0u, queries.xy);
         store_folded_pair(at, column, 1u, queries.zw);
     }
+    if (kGrouped != 0u)
+        for (uint group = 0u; group < kv_tile.key_groups; ++group)
+            store_ranges(group, at,
+                         vec4(slot_range(group, slots.x), slot_range(group, slots.y),
+                              slot_range(group, slots.z), slot_range(group, slots.w)));
 }
 
 #endif

@@ -105,14 +105,26 @@ void multiply_midpoints(KvTile kv_tile, uint group, inout FoldTask tasks[kFoldTa
                     dot(queries_of(tasks[i].channels, column), midpoints_of(kv_tile, tasks[i]));
 }
 
-// Scores begin at the products of the queries with the midpoints.
-void begin_scores(KvTile kv_tile, inout FoldTask tasks[kFoldTasks], inout float products[kColumns]) {
+void store_task_ranges(KvTile kv_tile, uint group, FoldTask tasks[kFoldTasks], float unit) {
+    [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
+        const uint task = lane + i * LK_LANES;
+        if (group < kv_tile.key_groups && has_codes(kv_tile, task))
+            store_ranges(group, task, to_parameters(tasks[i].ranges, kv_tile.has_f8_keys) * unit);
+    }
+}
+
+// Scores begin at the products of the queries with the midpoints. The ranges of token groups are laid
+// out for the products.
+void begin_scores(KvTile kv_tile, int exponent, inout FoldTask tasks[kFoldTasks],
+                  inout float products[kColumns]) {
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
         scores[i] = 0.0;
     const uint n_groups = kGrouped != 0u ? push.n_key_groups : 1u;
     for (uint group = 0u; group < n_groups; ++group) {
         if (kGrouped != 0u && group != 0u)
             multiply_midpoints(kv_tile, group, tasks, products);
+        if (kGrouped != 0u)
+            store_task_ranges(kv_tile, group, tasks, power(kGroupedExponent - exponent));
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
             vec4 four;
             [[unroll]] for (uint t = 0u; t < 4u; ++t) {
@@ -142,12 +154,12 @@ void multiply_keys(KvTile kv_tile) {
     const int exponent = range_exponent(kv_tile, tasks);
     float products[kColumns];
     fold_queries(kv_tile, tasks, exponent, products);
+    begin_scores(kv_tile, exponent, tasks, products);
     team_sync();
     if (kShared != 0u) {
         fold_higher_bits(kv_tile);
         team_sync();
     }
-    begin_scores(kv_tile, tasks, products);
     add_key_products(kv_tile, vectors, exponent);
     team_sync();
 }

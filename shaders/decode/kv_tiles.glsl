@@ -93,8 +93,8 @@ KvTile load_kv_tile(uint at) {
     kv_tile.value_bits = byte_of(last.y, 2u);
     kv_tile.value_group_strips = byte_of(last.y, 3u);
     kv_tile.n_shared = kShared != 0u ? byte_of(last.z, 1u) : 0u;
-    kv_tile.has_f8_keys = (last.z & 1u) != 0u;
-    kv_tile.has_f8_values = (last.z & 2u) != 0u;
+    kv_tile.has_f8_keys = kParameterBytes == 0u ? (last.z & 1u) != 0u : kParameterBytes == 1u;
+    kv_tile.has_f8_values = kParameterBytes == 0u ? (last.z & 2u) != 0u : kParameterBytes == 1u;
     kv_tile.first_token = last.w;
     return kv_tile;
 }

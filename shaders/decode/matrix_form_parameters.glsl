@@ -62,16 +62,11 @@ void begin_page(Page page) {
     next_two = 2u;
 }
 
-// Two FP8 numbers in the low bytes of a word's two 16 bits, as the FP16 numbers that have their bits:
-// smaller by parameter_scale(), by which sums and factors are multiplied instead.
-vec2 f8_pair(uint word) {
-    return unpackHalf2x16((word & 0x800080u) << 8 | (word & 0x7F007Fu) << 7);
-}
-float parameter_scale() { return kParameterBytes == 1u ? 128.0 : 1.0; }
+// Of what parameters_of() returns; sums and factors are multiplied by it instead.
+float parameter_scale() { return kParameterBytes == 1u ? kF8Scale : 1.0; }
 vec4 parameters_of(uvec2 words) {
     if (kParameterBytes == 1u)
-        return vec4(f8_pair(words.x & 0xFFu | (words.x & 0xFF00u) << 8),
-                    f8_pair(words.x >> 16 & 0xFFu | words.x >> 8 & 0xFF0000u));
+        return f8_quad(words.x);
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
 }
 float largest_of(uvec2 words) {

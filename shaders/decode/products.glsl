@@ -19,10 +19,11 @@ void multiply_key_tile(inout Sum sums[kSums], uint tile, Tile codes, Pair folded
     }
 }
 
-// The folded queries of a token group: times its ranges.
-void fold_ranges(vec4 ranges, Pair plain[kFolded], inout Pair folded[kFolded]) {
-    const Pair low = to_pair(ranges.xy);
-    const Pair high = to_pair(ranges.zw);
+// The folded queries of a token group: those of a row times its ranges.
+void fold_ranges(uint group, uint row, Pair plain[kFolded], inout Pair folded[kFolded]) {
+    const uvec2 ranges = load_ranges(group, row);
+    const Pair low = half_pair(ranges.x);
+    const Pair high = half_pair(ranges.y);
     [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
         folded[2u * column] = plain[2u * column] * low;
         folded[2u * column + 1u] = plain[2u * column + 1u] * high;
@@ -30,29 +31,28 @@ void fold_ranges(vec4 ranges, Pair plain[kFolded], inout Pair folded[kFolded]) {
 }
 // Does a token group begin with the tile?
 bool begins_group(KvTile kv_tile, uint tile) {
-    return kGrouped != 0u && tile * kv_tile.key_groups % kPageTiles == 0u;
+    return kGrouped != 0u && tile * kKeyGroups % kPageTiles == 0u &&
+           tile * kv_tile.key_groups % kPageTiles == 0u;
 }
+uint group_of(KvTile kv_tile, uint tile) { return tile * kv_tile.key_groups / kPageTiles; }
 
 // Strips [from, to), all of the same width.
 void multiply_key_strips(inout Sum sums[kSums], KvTile kv_tile, uint bits, uint from, uint to,
-                         inout KeyVectors vectors, int exponent) {
+                         inout KeyVectors vectors) {
     const uint n_tiles = 16u / bits;  // of a vector
     for (uint strip = from; strip < to; ++strip) {
+        const uint row = strip * 4u + quad_lane();
         Pair plain[kFolded];
         Pair folded[kFolded];
-        load_folded(strip * 4u + quad_lane(), plain);
+        load_folded(row, plain);
         [[unroll]] for (uint i = 0u; i < kFolded; ++i)
             folded[i] = plain[i];
         [[unroll]] for (uint v = 0u; v < bits / 2u; ++v) {
             const uvec4 words = take_vector(kv_tile, vectors);
             [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
                 const uint tile = v * n_tiles + i;
-                if (begins_group(kv_tile, tile)) {
-                    const uint group = tile * kv_tile.key_groups / kPageTiles;
-                    fold_ranges(key_ranges(kv_tile, strip, group, quad_lane()) *
-                                    power(kGroupedExponent - exponent),
-                                plain, folded);
-                }
+                if (begins_group(kv_tile, tile))
+                    fold_ranges(group_of(kv_tile, tile), row, plain, folded);
                 multiply_key_tile(sums, tile, code_tile(words, bits, i), folded);
             }
         }
@@ -61,14 +61,16 @@ void multiply_key_strips(inout Sum sums[kSums], KvTile kv_tile, uint bits, uint 
 
 // Strips [from, to) with partners.
 void multiply_shared_strips(inout Sum sums[kSums], KvTile kv_tile, uint from, uint to,
-                            inout KeyVectors vectors, int exponent) {
+                            inout KeyVectors vectors) {
     for (uint strip = from; strip < to; ++strip) {
+        const uint row = strip * 4u + quad_lane();
+        const uint high_row = higher_row(kv_tile, strip) + quad_lane();
         Pair plain_low[kFolded];
         Pair plain_high[kFolded];
         Pair low[kFolded];
         Pair high[kFolded];
-        load_folded(strip * 4u + quad_lane(), plain_low);
-        load_folded(higher_row(kv_tile, strip) + quad_lane(), plain_high);
+        load_folded(row, plain_low);
+        load_folded(high_row, plain_high);
         [[unroll]] for (uint i = 0u; i < kFolded; ++i) {
             low[i] = plain_low[i];
             high[i] = plain_high[i];
@@ -76,11 +78,8 @@ void multiply_shared_strips(inout Sum sums[kSums], KvTile kv_tile, uint from, ui
         const uvec4 words = take_vector(kv_tile, vectors);
         [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
             if (begins_group(kv_tile, tile)) {
-                const uint group = tile * kv_tile.key_groups / kPageTiles;
-                const float unit = power(kGroupedExponent - exponent);
-                fold_ranges(key_ranges(kv_tile, strip, group, quad_lane()) * unit, plain_low, low);
-                fold_ranges(higher_ranges(kv_tile, strip, group, quad_lane()) * unit, plain_high,
-                            high);
+                fold_ranges(group_of(kv_tile, tile), row, plain_low, low);
+                fold_ranges(group_of(kv_tile, tile), high_row, plain_high, high);
             }
             multiply_key_tile(sums, tile, code_tile(words, 2u, tile, 1u), low);
             multiply_key_tile(sums, tile, code_tile(words, 2u, tile, 2u), high);
@@ -113,20 +112,22 @@ void multiply_f16_strips(inout float sums[kSums], KvTile kv_tile) {
 
 // Packed strips [from, to), times unit.
 void multiply_code_strips(inout float totals[kSums], KvTile kv_tile, uint from, uint to,
-                          inout KeyVectors vectors, int exponent, float step_scale) {
+                          inout KeyVectors vectors, float step_scale) {
     Sum sums[kSums];
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
         sums[i] = kZeroSum;
-    multiply_key_strips(sums, kv_tile, 8u, from, min(to, kv_tile.end8), vectors, exponent);
-    multiply_key_strips(sums, kv_tile, 4u, max(from, kv_tile.end8), min(to, kv_tile.end4), vectors,
-                        exponent);
+    if (has_keys(8u))
+        multiply_key_strips(sums, kv_tile, 8u, from, min(to, kv_tile.end8), vectors);
+    if (has_keys(4u))
+        multiply_key_strips(sums, kv_tile, 4u, max(from, kv_tile.end8), min(to, kv_tile.end4),
+                            vectors);
     uint end_shared = kv_tile.end4;
     if (kShared != 0u) {
         end_shared = shared_end(kv_tile);
-        multiply_shared_strips(sums, kv_tile, max(from, kv_tile.end4), min(to, end_shared), vectors,
-                               exponent);
+        multiply_shared_strips(sums, kv_tile, max(from, kv_tile.end4), min(to, end_shared), vectors);
     }
-    multiply_key_strips(sums, kv_tile, 2u, max(from, end_shared), to, vectors, exponent);
+    if (has_keys(2u))
+        multiply_key_strips(sums, kv_tile, 2u, max(from, end_shared), to, vectors);
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
         totals[i] = fma(total_of(sums[i]), step_scale, totals[i]);
 }
@@ -144,7 +145,7 @@ void add_key_products(KvTile kv_tile, inout KeyVectors vectors, int exponent) {
     const float step_scale = power(exponent - kLargeExponent);
     for (uint from = kv_tile.end16; from < kStrips; from += kBlockStrips)
         multiply_code_strips(totals, kv_tile, from, min(from + kBlockStrips, kStrips), vectors,
-                             exponent, step_scale);
+                             step_scale);
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
         scores[i] += quad_sum(vec4(totals[4u * i], totals[4u * i + 1u], totals[4u * i + 2u],
                                    totals[4u * i + 3u]));
@@ -212,13 +213,13 @@ void multiply_value_pair(KvTile kv_tile, uint strip, bool is_there, uint n_token
     [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
         totals[i] = 0.0;
     if (is_there) {
-        if (kv_tile.value_bits == 1u)
+        if (has_values(1u) && kv_tile.value_bits == 1u)
             multiply_code_values(totals, kv_tile, 1u, strip);
-        else if (kv_tile.value_bits == 2u)
+        else if (has_values(2u) && kv_tile.value_bits == 2u)
             multiply_code_values(totals, kv_tile, 2u, strip);
-        else if (kv_tile.value_bits == 4u)
+        else if (has_values(4u) && kv_tile.value_bits == 4u)
             multiply_code_values(totals, kv_tile, 4u, strip);
-        else if (kv_tile.value_bits == 8u)
+        else if (has_values(8u) && kv_tile.value_bits == 8u)
             multiply_code_values(totals, kv_tile, 8u, strip);
         else
             multiply_f16_values(totals, kv_tile, strip, n_tokens);

@@ -112,26 +112,38 @@ void weigh(WorkTile work_tile, KvTile kv_tile) {
         }
 }
 
-// Ranges and minima of the tokens of a channel group. In K order those of rows g and g + 8 of a
-// tile are among four neighbours.
-const uint kLaneTiles = kQuadColumns > 1u ? kPageTiles : kPageTiles / 2u;
-const uint kTileSlots = kSlots / kLaneTiles;
-uvec2 value_ranges[kLaneTiles];
-uvec2 value_minima[kLaneTiles];
+// The lane's ranges and minima of a channel group: of the tokens 2t, 2t + 1, 2t + 8 and 2t + 9 of tile
+// lane / 4, where t is lane % 4. They lie in this order.
+uvec2 value_ranges;
+uvec2 value_minima;
 
 void load_value_parameters(KvTile kv_tile, uint group) {
     // Without a value of their own they would be kept from KV tile to KV tile.
-    [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i)
-        value_ranges[i] = value_minima[i] = uvec2(0u);
+    value_ranges = value_minima = uvec2(0u);
     if (kv_tile.value_bits == 16u || group >= kv_tile.value_groups)
         return;
+    const uint at = group * LK_MAX_PAGE_TOKENS + 4u * lane;
     const Address minima = address_add(kv_tile.value_metadata, kv_tile.value_minima);
-    [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i) {
-        const uint at = group * LK_MAX_PAGE_TOKENS + slot_tile(i * kTileSlots) * LK_TILE_TOKENS +
-                        row() / 2u * 4u;
-        value_ranges[i] = load_parameters(kv_tile.value_metadata, at, kv_tile.has_f8_values);
-        value_minima[i] = load_parameters(minima, at, kv_tile.has_f8_values);
-    }
+    value_ranges = load_parameters(kv_tile.value_metadata, at, kv_tile.has_f8_values);
+    value_minima = load_parameters(minima, at, kv_tile.has_f8_values);
+}
+
+// Those of all tokens of a group: range and minimum in FP16, [tile][row], of rows g and g + 8.
+shared uvec2 shared_value_parameters[kTeams * LK_MAX_PAGE_TOKENS / 2u];
+uint value_parameters_index(uint tile, uint at_row) {
+    return team * (LK_MAX_PAGE_TOKENS / 2u) + 8u * tile + at_row;
+}
+
+// Lays out the lane's parameters for all lanes. Returns the largest range.
+float store_value_parameters(KvTile kv_tile) {
+    const vec4 ranges = to_parameters(value_ranges, kv_tile.has_f8_values);
+    const vec4 minima = to_parameters(value_minima, kv_tile.has_f8_values);
+    const uint at = value_parameters_index(lane / 4u, 2u * (lane % 4u));
+    shared_value_parameters[at] = uvec2(packHalf2x16(vec2(ranges.x, minima.x)),
+                                        packHalf2x16(vec2(ranges.z, minima.z)));
+    shared_value_parameters[at + 1u] = uvec2(packHalf2x16(vec2(ranges.y, minima.y)),
+                                             packHalf2x16(vec2(ranges.w, minima.w)));
+    return largest_of(ranges);
 }
 
 // The lane's weights, times factors of its slots, to where values are multiplied. A lane pairs its
@@ -153,39 +165,36 @@ void store_weights(float factors[kSlots]) {
         }
 }
 
-// Factors of the lane's slots, the ranges of a channel group. Returns the largest; midpoints: the
-// weights times minimum + range / 2.
-float take_ranges(KvTile kv_tile, out float factors[kSlots], inout float midpoints[kColumnSets]) {
-    float most = 0.0;
+// Factors of the lane's slots, the ranges of a channel group; midpoints: the weights times minimum +
+// range / 2.
+void take_ranges(out float factors[kSlots], inout float midpoints[kColumnSets]) {
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
-        const uint tile = slot / kTileSlots;
-        factors[slot] =
-            parameter_of(value_ranges[tile], slot_row(slot), row() & 1u, kv_tile.has_f8_values);
-        most = max(most, factors[slot]);
-        const float minimum =
-            parameter_of(value_minima[tile], slot_row(slot), row() & 1u, kv_tile.has_f8_values);
-        const float midpoint = fma(factors[slot], 0.5, minimum);
+        const uint at = value_parameters_index(slot_tile(slot), row());
+        const vec2 parameters = unpackHalf2x16(shared_value_parameters[at][slot_row(slot)]);
+        factors[slot] = parameters.x;
+        const float midpoint = fma(parameters.x, 0.5, parameters.y);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
             midpoints[set] = fma(scores[slot * kColumnSets + set], midpoint, midpoints[set]);
     }
-    return most;
 }
 
 // Fold the ranges of a channel group into the weights. Returns the factor of its products;
 // midpoints: the summand that joins them.
 float fold_weights(KvTile kv_tile, uint group, out float midpoints[kColumnSets]) {
     const bool has_ranges = kv_tile.value_bits < 16u && group < kv_tile.value_groups;
+    const float most = store_value_parameters(kv_tile);
+    const float most_of_team = team_max(most);
+    const int exponent = exponent_above(has_ranges ? most_of_team : 0.5);
+    team_sync();
     float factors[kSlots];
-    float most = 0.5;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         midpoints[set] = 0.0;
     if (has_ranges) {
-        most = take_ranges(kv_tile, factors, midpoints);
+        take_ranges(factors, midpoints);
     } else {
         [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
             factors[slot] = 1.0;
     }
-    const int exponent = exponent_above(column_max(most));
     float step_scale = power(exponent - kLargeExponent);
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
         factors[slot] *= power(kLargeExponent - exponent);

@@ -175,18 +175,26 @@ def is_shuffle(code: Code, head: int) -> bool:
     return not counts['load'] and counts['shared memory'] <= 3 and sum(counts.values()) <= SHUFFLE_BLOCKS
 
 
-def add_key_strips(code: Code, block_head: int, head: dict, total: dict[str, float]) -> None:
-    """Eight strips: those of 8 bits, of 4, with partners where the layer has such, and of 2. A token group begins at the
-    first tile, and on a condition at each of the others."""
+def strips_by_loop(head: dict) -> dict[str, int]:
+    """Packed strips of keys, by the loop that multiplies them, in the order of the code."""
+    strips_of = {bits: head['key_strips'][bits] for bits in ('8', '4', '2')}
+    with_partners = -(-head['n_shared'] // STRIP_CHANNELS)
+    return {'8': strips_of['8'], '4': strips_of['4'], 'with partners': with_partners, '2': strips_of['2'] - with_partners}
+
+
+def key_loops(row: dict) -> list[str]:
+    """The loops that the kernel of a layer has: one for each width of its heads, and one for strips with partners."""
+    return [name for name in ('8', '4', 'with partners', '2')
+            if any(strips_by_loop(head)[name] or head['key_strips'].get(name) for head in row['heads'])]
+
+
+def add_key_strips(code: Code, block_head: int, head: dict, loops: list[str], total: dict[str, float]) -> None:
+    """Eight strips, each width's in a loop. A token group begins at the first tile, and on a condition at each of the
+    others."""
     body = code.loops[block_head]
     add(total, code.count(code.own(body)))
-    strips_of = {bits: head['key_strips'][str(bits)] for bits in (8, 4, 2)}
-    with_partners = -(-head['n_shared'] // STRIP_CHANNELS)
-    counts = [strips_of[8], strips_of[4], with_partners, strips_of[2] - with_partners]
-    inside = code.children(body)
-    if len(inside) == 3:
-        del counts[2]
-    for times, strips in zip(counts, inside, strict=True):
+    counts = strips_by_loop(head)
+    for times, strips in zip([counts[name] for name in loops], code.children(body), strict=True):
         inner = code.loops[strips]
         found = code.smallest(code.parts(inner, strips), lambda part: 2 <= loads(code, part) <= 6)
         groups = set().union(*found) if len(found) == MOST_GROUPS - 1 else set()
@@ -194,15 +202,15 @@ def add_key_strips(code: Code, block_head: int, head: dict, total: dict[str, flo
         add(total, code.count(groups), times * (head['key_groups'] - 1) / (MOST_GROUPS - 1))
 
 
-def add_values(code: Code, entry: int, value_steps: int, head: dict, total: dict[str, float]) -> None:
+def add_values(code: Code, entry: int, value_steps: int, head: dict, widths: list[int], total: dict[str, float]) -> None:
     """Pairs of strips: a branch for each width."""
     body = code.loops[entry]
     arms = code.arms(code.parts(body, entry), lambda part: code.n_like(part, MULTIPLY_ADD) >= 100)
-    if len(arms) != 5:
+    if len(arms) != len(widths):
         raise ValueError(f'the loop of the values has {len(arms)} widths')
     own = code.own(body)
     add(total, code.count(own - set().union(*arms)), value_steps)
-    add(total, code.count(arms[(1, 2, 4, 8, 16).index(head['value_bits'])]), value_steps)
+    add(total, code.count(arms[widths.index(head['value_bits'])]), value_steps)
     for inner in code.children(body):
         add_shuffles(code, inner, 3 * value_steps, total)
 
@@ -213,9 +221,11 @@ def count_head(code: Code, row: dict, head: dict) -> dict[str, float]:
     page = code.loops[largest(code, code.children(outer))]
     total = code.count(code.own(page))
     heads = code.children(page)
-    blocks = next((h for h in heads if len(code.children(code.loops[h])) in (3, 4)), None)
-    with_values = [h for h in heads if h != blocks and loads(code, code.loops[h]) >= 32]
-    if blocks is None or not with_values:
+    loops = key_loops(row)
+    with_strips = [h for h in heads if loops and len(code.children(code.loops[h])) == len(loops)]
+    blocks = max(with_strips, key=lambda h: code.n_like(code.loops[h], MULTIPLY_ADD), default=None)
+    with_values = [h for h in heads if h != blocks and loads(code, code.loops[h]) >= STRIP_CHANNELS]
+    if (loops and blocks is None) or not with_values:
         raise ValueError('the loop over pages has other loops inside than the shaders had')
     values = largest(code, with_values)
     n_shuffles = 0
@@ -224,9 +234,9 @@ def count_head(code: Code, row: dict, head: dict) -> dict[str, float]:
         n_loads, n_shared = loads(code, inside), code.count(inside)['shared memory']
         if h == blocks:
             if not head['key_strips']['16']:
-                add_key_strips(code, h, head, total)
+                add_key_strips(code, h, head, loops, total)
         elif h == values:
-            add_values(code, h, row['value_steps'], head, total)
+            add_values(code, h, row['value_steps'], head, sorted({16, *(of['value_bits'] for of in row['heads'])}), total)
         elif is_shuffle(code, h):
             add_shuffles(code, h, 3 if n_shuffles else 5, total)
             n_shuffles += 1

@@ -209,7 +209,10 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                           {LK_SPEC_SUBGROUP, subgroup},
                           {LK_SPEC_COLUMNS, columns},
                           {LK_SPEC_GROUPED, rules_->is_grouped(layer)},
-                          {LK_SPEC_SHARED, rules_->has_shared(layer)}},
+                          {LK_SPEC_SHARED, rules_->has_shared(layer)},
+                          {LK_SPEC_KEY_FOLDS, std::max(rules_->vector_folds(layer), 1u)},
+                          {LK_SPEC_PARAMETER_BYTES, rules_->parameter_bytes(layer)},
+                          {LK_SPEC_WIDTHS, rules_->widths()}},
                          required);
     const PageForm &of = rules_->form(layer, form);
     return make_spec(shader,

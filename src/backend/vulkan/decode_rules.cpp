@@ -20,7 +20,8 @@ constexpr uint32_t kFormWorkers = 2;      // likewise, at least
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
 constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, where each form has several token groups
-constexpr uint32_t kPairSharedBytes = 20480;  // likewise, where keys have shared stored channels
+constexpr uint32_t kVectorSharedBytes = 20480;  // likewise, without matrices
+constexpr uint32_t kGroupSharedBytes = 26624;   // likewise, in FP16 where pages have several groups
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
 constexpr uint32_t kFewFolds = 4;       // several token groups of keys have pipelines for as many
@@ -132,15 +133,20 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
                    traits_.cooperative_matrix && view.head_dim <= LK_MATRIX_HEAD_DIM,
                    1,
                    value_steps_of(view.head_dim, view.head_dim),
+                   bytes_of_parameter(Metadata::kF16),
                    0,
                    0,
                    1,
                    1};
+    bool is_first = true;
     for_each_format(layout, index, [&](uint16_t packed) {
         const FormatInfo info = info_of(layout.formats[packed]);
         layer.is_native = layer.is_native && info.is_native;
         if (info.is_raw)
             return true;
+        if (is_first || layer.parameter_bytes != info.parameter_bytes)
+            layer.parameter_bytes = is_first ? info.parameter_bytes : 0;
+        is_first = false;
         layer.has_matrices = layer.has_matrices && format_forms_[packed];
         layer.has_shared = layer.has_shared || info.n_shared;
         layer.is_grouped = layer.is_grouped || info.parameter_bytes != 2 || info.n_groups > 1;
@@ -155,6 +161,17 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
     if (layout.layer_formats && layout.layer_formats[index].has_half_raw)
         layer.has_matrices = false;
     return layer;
+}
+
+void DecodeRules::find_widths(const CacheLayout &layout, uint32_t index) {
+    for_each_format(layout, index, [&](uint16_t packed) {
+        const FormatInfo info = info_of(layout.formats[packed]);
+        for (uint32_t plane = 0; plane < kPlaneCount; ++plane)
+            if (info.strips[plane] && kPlaneBits[plane] < 16)
+                widths_ |=
+                    info.is_value ? LK_VALUES_OF(kPlaneBits[plane]) : LK_KEYS_OF(kPlaneBits[plane]);
+        return true;
+    });
 }
 
 // A page of these formats. Where all pages of a layer are alike and plain, add_forms() makes
@@ -243,6 +260,7 @@ bool DecodeRules::open(const CacheLayout &layout) {
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         Layer layer = make_layer(layout, l);
+        find_widths(layout, l);
         layer.first_form = static_cast<uint32_t>(forms_.size());
         if (layer.has_matrices && !add_forms(layout, l, &layer))
             return false;
@@ -310,19 +328,32 @@ uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
 }
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
+    const uint32_t shared_bytes = std::min(wanted_shared_bytes(layer), traits_.max_shared_bytes);
+    return decode_threads(layers_[layer].head_dim, tile_columns, arithmetic(layer),
+                          traits_.subgroup, folds(layer), higher_slots(layer), shared_bytes);
+}
+
+// Of a workgroup, which has as many teams as fit.
+uint32_t DecodeRules::wanted_shared_bytes(uint32_t layer) const {
     const Layer &of = layers_[layer];
-    const uint32_t wanted = !of.key_folds      ? of.has_shared ? kPairSharedBytes : kSharedBytes
-                            : has_single_fold_ ? kFormSharedBytes
-                                               : kFoldSharedBytes;
-    const uint32_t shared_bytes = std::min(wanted, traits_.max_shared_bytes);
-    return decode_threads(of.head_dim, tile_columns, arithmetic(layer), traits_.subgroup,
-                          folds(layer), higher_slots(layer), shared_bytes);
+    if (of.has_matrices)
+        return !of.key_folds      ? kSharedBytes
+               : has_single_fold_ ? kFormSharedBytes
+                                  : kFoldSharedBytes;
+    if (of.is_grouped && arithmetic(layer) == DecodeArithmetic::kFloat16)
+        return kGroupSharedBytes;
+    return kVectorSharedBytes;
 }
 
 // Layers with pushed forms share pipelines, so their workgroups are cut for the form that needs
 // most.
 uint32_t DecodeRules::folds(uint32_t layer) const {
+    if (!layers_[layer].has_matrices)
+        return vector_folds(layer);
     return layers_[layer].key_folds ? most_folds_ : 0;
+}
+uint32_t DecodeRules::vector_folds(uint32_t layer) const {
+    return layers_[layer].is_grouped ? folds_of(layers_[layer].key_groups) : 0;
 }
 uint32_t DecodeRules::higher_slots(uint32_t layer) const {
     const Layer &of = layers_[layer];

@@ -58,6 +58,12 @@ class DecodeRules final : public gpu::SplitRules {
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
     // Have the layer's keys pairs of shared stored channels?
     bool has_shared(uint32_t layer) const { return layers_[layer].has_shared; }
+    // LK_SPEC_KEY_FOLDS without matrices; 0 of layers that are not grouped.
+    uint32_t vector_folds(uint32_t layer) const;
+    // LK_SPEC_PARAMETER_BYTES without matrices.
+    uint32_t parameter_bytes(uint32_t layer) const { return layers_[layer].parameter_bytes; }
+    // LK_SPEC_WIDTHS: of all layers, which share pipelines.
+    uint32_t widths() const { return widths_; }
     // Of the layer's page formats: the most groups of tokens that keys have, and the most pairs of
     // strips of values when no pair is in two groups.
     uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
@@ -83,6 +89,7 @@ class DecodeRules final : public gpu::SplitRules {
         bool has_matrices;
         uint32_t key_groups;
         uint32_t value_steps;
+        uint32_t parameter_bytes;  // 0: packed pages have either
         uint32_t key_folds;
         uint32_t first_form;
         uint32_t n_forms;
@@ -92,11 +99,13 @@ class DecodeRules final : public gpu::SplitRules {
 
     bool number_formats(const CacheLayout &layout);
     Layer make_layer(const CacheLayout &layout, uint32_t index) const;
+    void find_widths(const CacheLayout &layout, uint32_t index);
     bool add_forms(const CacheLayout &layout, uint32_t index, Layer *layer);
     bool add_form(const CacheLayout &layout, uint16_t key_format, uint16_t value_format,
                   Layer *layer);
     void make_plain(uint32_t head_dim, PageForm *form) const;
     void find_high_slots();
+    uint32_t wanted_shared_bytes(uint32_t layer) const;
     uint32_t folds(uint32_t layer) const;
     uint32_t higher_slots(uint32_t layer) const;
     uint32_t matrix_workers(uint32_t layer, uint32_t tile_columns) const;
@@ -109,6 +118,7 @@ class DecodeRules final : public gpu::SplitRules {
     Array<PageForm> forms_;         // [layers][n_forms]
     Array<uint16_t> format_forms_;  // [formats]
     Array<uint64_t> shapes_;        // of formats, by their number less 1
+    uint32_t widths_ = 0;
     uint32_t max_forms_ = 1;        // of a work tile's pages, in any layer
     uint32_t most_folds_ = 0;       // of any form
     uint32_t most_high_slots_ = 0;  // likewise
