@@ -138,12 +138,13 @@ class Host {
     void add_costs(const Arguments &arguments, lk_calibrator *calibrator) {
         const CostArguments costs = {arguments.n_documents, arguments.has_clips,
                                      arguments.plan + ".costs"};
-        measure_costs(context_.get(), prefix_, text_, costs, calibrator);
+        measure_costs(context_.get(), prefix_, cost_documents_, costs, calibrator);
     }
 
   private:
     std::string text_;
     Tokens prefix_;
+    std::vector<Tokens> cost_documents_;
     std::unique_ptr<llama_model, void (*)(llama_model *)> model_{nullptr, llama_model_free};
     std::unique_ptr<llama_context, void (*)(llama_context *)> context_{nullptr, llama_free};
 };
@@ -172,13 +173,17 @@ Host::Host(const Arguments &arguments) {
         fail("lowkey cannot run this model: see the log");
 }
 
-// Of the text's first tokens and of the probe, as bytes of a file.
+// Of the text's first tokens, the documents for costs and the probe, as bytes of a file.
 std::string Host::statistics(const Arguments &arguments) {
     const Tokens text = tokens_of(llama_model_get_vocab(model_.get()), text_);
     if (text.size() < 2 * kSentenceTokens)
         fail("the text has " + std::to_string(text.size()) + " tokens: a plan needs at least " +
              std::to_string(2 * kSentenceTokens) + ", better a few ten thousand");
     gather_texts(context_.get(), prefix_, text, arguments.n_tokens);
+    if (arguments.n_documents > 0)
+        cost_documents_ = make_cost_documents(context_.get(), text_, arguments.n_documents);
+    for (const Tokens &document : cost_documents_)
+        gather_texts(context_.get(), prefix_, document, document.size());
     gather_probe(context_.get(), prefix_, text);
     check(llama_lowkey_save_statistics(context_.get(), arguments.statistics.c_str()));
     return read_file(arguments.statistics);

@@ -159,11 +159,13 @@ std::vector<Tokens> documents_of(llama_context *context, const std::string &text
     return documents;
 }
 
-uint64_t fingerprint_of(llama_context *context, const std::string &texts) {
+uint64_t fingerprint_of(llama_context *context, const std::vector<Tokens> &documents) {
     char name[256] = "";
     llama_model_desc(llama_get_model(context), name, sizeof name);
-    return std::hash<std::string>()(
-        name + std::to_string(llama_model_size(llama_get_model(context))) + texts);
+    std::string all = name + std::to_string(llama_model_size(llama_get_model(context)));
+    for (const Tokens &tokens : documents)
+        all.append(reinterpret_cast<const char *>(tokens.data()), tokens.size() * sizeof tokens[0]);
+    return std::hash<std::string>()(all);
 }
 
 void resume(lk_cost_run *run, const std::string &journal) {
@@ -175,17 +177,23 @@ void resume(lk_cost_run *run, const std::string &journal) {
 
 }  // namespace
 
-void measure_costs(llama_context *context, const Tokens &prefix, const std::string &text,
-                   const CostArguments &arguments, lk_calibrator *calibrator) {
+std::vector<Tokens> make_cost_documents(llama_context *context, const std::string &text,
+                                        uint32_t n_documents) {
     const uint32_t document_bytes = (kContextTokens + kPredictedTokens) * kTokenBytes;
+    return documents_of(
+        context,
+        bytes_of(lk_cost_texts, text.data(), text.size(), n_documents, document_bytes, uint64_t{1}),
+        document_bytes);
+}
+
+void measure_costs(llama_context *context, const Tokens &prefix,
+                   const std::vector<Tokens> &documents, const CostArguments &arguments,
+                   lk_calibrator *calibrator) {
     lk_cost_options options;
     check(lk_cost_options_init(&options, sizeof options));
     options.n_documents = arguments.n_documents;
     options.clips = arguments.has_clips;
-    const std::string texts = bytes_of(lk_cost_texts, text.data(), text.size(), options.n_documents,
-                                       document_bytes, uint64_t{1});
-    options.fingerprint = fingerprint_of(context, texts);
-    const std::vector<Tokens> documents = documents_of(context, texts, document_bytes);
+    options.fingerprint = fingerprint_of(context, documents);
     const std::vector<lk_layer> layers = layers_of(calibrator);
     const Run run = make_run(layers, options);
     resume(run.get(), arguments.journal);

@@ -70,6 +70,12 @@ struct Host {
     std::uint32_t number(const char *name) const {
         return static_cast<std::uint32_t>(std::stoul(options.at(name)));
     }
+    std::uint32_t document_bytes() const { return number("--context") + number("--context") / 4; }
+    // Documents for costs, one after the other.
+    std::string cost_texts() const {
+        return bytes_of(lk_cost_texts, text.data(), text.size(), number("--documents"),
+                        document_bytes(), std::uint64_t{1});
+    }
 
     const Options options;
     llama::Model model;
@@ -79,7 +85,8 @@ struct Host {
     llama::HostSpace space;
 };
 
-// Statistics without costs: keys and queries of a text, attention of a probe.
+// Statistics without costs: keys and queries of a text and of the documents for costs, attention of
+// a probe.
 void sample(Host &host, lk_calibrator *calibrator) {
     std::string probe_text(1, '\0');
     for (std::size_t i = 0; i < kRepeats; ++i)
@@ -103,11 +110,16 @@ void sample(Host &host, lk_calibrator *calibrator) {
             check(lk_calibrator_add_queries(calibrator, layer, &queries, n));
         }
     });
-    const std::string text = host.text.substr(0, host.number("--tokens"));
-    for (std::size_t at = 0; at < text.size(); at += kMost - 1) {
-        session->reset();
-        (void)session->feed(llama::as_tokens('\0' + text.substr(at, kMost - 1)));
-    }
+    const auto feed = [&](const std::string &text) {
+        for (std::size_t at = 0; at < text.size(); at += kMost - 1) {
+            session->reset();
+            (void)session->feed(llama::as_tokens('\0' + text.substr(at, kMost - 1)));
+        }
+    };
+    feed(host.text.substr(0, host.number("--tokens")));
+    const std::string texts = host.cost_texts();
+    for (std::size_t at = 0; at < texts.size(); at += host.document_bytes())
+        feed(texts.substr(at, host.document_bytes()));
     is_probe = true;
     session->reset();
     (void)session->feed(llama::as_tokens(probe_text));
@@ -141,13 +153,11 @@ void measure(Host &host, lk_cost_run *run, std::vector<std::uint32_t> trials,
 }
 
 void add_costs(Host &host, lk_calibrator *calibrator) {
-    const std::size_t n_bytes = host.number("--context") + host.number("--context") / 4;
+    const std::size_t n_bytes = host.document_bytes();
     const std::string &journal = host.options.at("--journal");
     lk_cost_options options = llama::initialised(lk_cost_options_init);
     options.n_documents = host.number("--documents");
-    const std::string texts =
-        bytes_of(lk_cost_texts, host.text.data(), host.text.size(), options.n_documents,
-                 static_cast<std::uint32_t>(n_bytes), std::uint64_t{1});
+    const std::string texts = host.cost_texts();
     options.fingerprint = std::hash<std::string>()(host.options.at("--model") + texts);
     const lk_geometry geometry = host.shape.view();
     lk_cost_run *run = nullptr;

@@ -8,7 +8,8 @@
  *
  *   1. lk_cost_run_create() for the model's geometry, and lk_cost_texts() for the documents. The
  *      host cuts each document into a context of n tokens (2048, at least sink_tokens +
- *      recent_tokens + 128) and n / 4 tokens after it that are predicted.
+ *      recent_tokens + 128) and n / 4 tokens after it that are predicted. Their keys and queries
+ *      belong into the calibrator, next to those of other text.
  *   2. lk_cost_run_next() gives trials of one document. A trial is that document with one part
  *      packed: the keys or the values of one KV head, with a clip.
  *   3. The host makes a cache for each trial from lk_cost_run_plan(), and one from the plan of

@@ -41,7 +41,7 @@ constexpr double kLeastWeight = 0.01;
 // Of the mean of the costs that a host gave, for keys or values that its texts did not need.
 constexpr double kLeastCost = 0.01;
 // Of what a host says that values cost: what they move predictions by turns fewer answers.
-constexpr double kValueCost = 0.15;
+constexpr double kValueCost = 0.3;
 // Squared error of values at 1 bit, in squared ranges: about four times what - and + deviation lose
 // of a normal distribution. With less, too many heads get it.
 constexpr double kOneBitValue = 0.05;

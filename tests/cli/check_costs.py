@@ -40,14 +40,16 @@ def costs(folder: pathlib.Path) -> None:
     kept = journal.read_bytes()
     refusals(measured, journal, kept)
     (folder / 'journal.new').mkdir()  # nothing can be written there
-    plans = []
+    plans, n_keys = [], []
     for words in (common, measured):
-        done = run(*words)
+        done = run(*words, '--json')
+        n_keys.append(json.loads(done.stdout)['layers'][0]['keys'])
         run('plan', 'auto', '--stats', stats, '--bits', BITS, '-o', str(plan))
         plans.append(json.loads(plan.read_text()))
     expect(done.stderr.count('the measurement goes on') == 1 and journal.read_bytes() == kept,
            'a file that cannot be written ends no measurement')
     expect(plans[0]['layers'] != plans[1]['layers'], 'costs move bits of auto')
+    expect(n_keys[1] - n_keys[0] == 4 * (320 + 80 + 1), 'keys of the four texts are in the statistics, each after a BOS')
     if EXAMPLE:
         example(folder, plans[1])
 

@@ -78,6 +78,18 @@ def test_models(name):
 # Samples.
 
 
+def test_statistics_have_the_texts_of_costs(tmp_path):
+    """Four made-up texts of 320 tokens and the 80 that are predicted, in documents that each begin with the BOS."""
+    counts = []
+    for costs in ('none', 'estimated'):
+        path = tmp_path / costs
+        options = {**QUICK, 'costs': costs, 'cost_tokens': 320, 'cost_documents': 1, 'document_tokens': 256}
+        plan(make_model('llama'), Letters(), bits=2.5, statistics=path, **options).close()
+        with lowkey.Calibrator.from_bytes(path.read_bytes()) as found:
+            counts.append(found.counts(0).keys)
+    assert counts[1] - counts[0] == 4 * (400 + 2)
+
+
 class _Living:
     """Counts the bytes of samples that are alive when a calibrator gets another one."""
 

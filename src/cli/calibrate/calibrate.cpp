@@ -85,11 +85,13 @@ llama::CalibratorHandle calibrate_model(const CalibrateOptions &options) {
             throw llama::Error(options.text + " is empty");
         request.texts = byte_texts(text.substr(0, request.n_tokens), options.sentence);
         if (options.costs)
-            cost.documents = make_cost_documents(text, cost);
+            request.texts.costs = make_cost_documents(text, cost);
     } else {
         request.texts = read_token_ids(options.token_ids, source.config);
-        cost.documents = request.texts.costs;
+        if (!options.costs)
+            request.texts.costs.clear();
     }
+    cost.documents = request.texts.costs;
     limit_to_positions(source.config.max_tokens, request);
     cost.prefix = request.texts.prefix;
     llama::ContextHandle context;

@@ -27,12 +27,11 @@ lk_tensor step_tensor(float *data, std::uint32_t n_tokens, std::uint32_t n_heads
     return llama::float_tensor(LK_MEMORY_HOST, data, {n_tokens, n_heads, head_dim});
 }
 
-void run_documents(llama::Session &session, const SamplingRequest &request) {
-    const std::vector<llama::Tokens> documents =
-        cut_documents(request.texts, request.n_tokens, request.document_tokens);
+void run_documents(llama::Session &session, const std::vector<llama::Tokens> &documents,
+                   const char *what) {
     Progress progress(documents.size());
     for (const llama::Tokens &tokens : documents) {
-        progress.step("keys and queries of the text");
+        progress.step(what);
         session.reset();
         (void)session.feed(tokens);
     }
@@ -470,21 +469,30 @@ llama::CalibratorHandle sample_model(llama::Model &model, const SamplingRequest 
                     step_tensor(k, n_tokens, c.n_kv_heads, c.head_dim),
                     step_tensor(v, n_tokens, c.n_kv_heads, c.head_dim), n_tokens};
     };
+    const auto add_keys = [&](std::uint32_t layer, const Pass &pass) {
+        llama::check(lk_calibrator_add_keys(made, layer, &pass.keys, pass.n_tokens));
+        llama::check(lk_calibrator_add_queries(made, layer, &pass.queries, pass.n_tokens));
+    };
+    const CutTexts texts = cut_texts(request.texts, request.n_tokens, request.document_tokens);
+    const char *const of_text = "keys and queries of the text";
     model.stretch_positions(request.position_scale);
     session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v) {
         const Pass pass = pass_of(n_tokens, q, k, v);
-        llama::check(lk_calibrator_add_keys(made, layer, &pass.keys, n_tokens));
-        llama::check(lk_calibrator_add_queries(made, layer, &pass.queries, n_tokens));
+        add_keys(layer, pass);
         add_attention(made, layer, pass, request.pass);
     });
-    run_documents(session, request);
+    run_documents(session, texts.documents, of_text);
+    session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v) {
+        add_keys(layer, pass_of(n_tokens, q, k, v));
+    });
+    run_documents(session, texts.costs, "keys and queries of the costs' texts");
     if (request.pass.search_scales) {
         const lk_rope rope = llama::initialised(lk_rope_init);
         session.observe(
             [&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v) {
                 search_scales(made, layer, pass_of(n_tokens, q, k, v), request.pass, rope);
             });
-        run_documents(session, request);
+        run_documents(session, texts.documents, of_text);
     }
     model.stretch_positions(1);
     Progress progress(c.n_layers);

@@ -117,20 +117,25 @@ TokenTexts byte_texts(const std::string &text, const std::string &sentence) {
     return {{0}, {llama::as_tokens(text)}, llama::as_tokens(sentence), {}};
 }
 
-std::vector<llama::Tokens> cut_documents(const TokenTexts &texts, std::size_t n_tokens,
-                                         std::size_t document_tokens) {
+CutTexts cut_texts(const TokenTexts &texts, std::size_t n_tokens, std::size_t document_tokens) {
     const std::size_t most = document_tokens - texts.prefix.size();
-    std::vector<llama::Tokens> out;
-    for (const llama::Tokens &document : texts.documents) {
-        const std::size_t n_taken = std::min(document.size(), n_tokens);
+    const auto cut = [&](const llama::Tokens &document, std::size_t n_taken,
+                         std::vector<llama::Tokens> &out) {
         for (std::size_t at = 0; at < n_taken; at += most) {
             const auto first = document.begin() + static_cast<std::ptrdiff_t>(at);
             out.push_back(texts.prefix);
             out.back().insert(out.back().end(), first,
                               first + static_cast<std::ptrdiff_t>(std::min(most, n_taken - at)));
         }
+    };
+    CutTexts out;
+    for (const llama::Tokens &document : texts.documents) {
+        const std::size_t n_taken = std::min(document.size(), n_tokens);
+        cut(document, n_taken, out.documents);
         n_tokens -= n_taken;
     }
+    for (const llama::Tokens &document : texts.costs)
+        cut(document, document.size(), out.costs);
     return out;
 }
 

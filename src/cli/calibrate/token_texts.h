@@ -35,10 +35,12 @@ constexpr std::size_t kSentenceTokens = 96;
 // From text, for a model whose tokens are bytes: one document, no documents for costs.
 TokenTexts byte_texts(const std::string &text, const std::string &sentence = kProbeSentence);
 
-// Documents of at most document_tokens tokens, the prefix included, and n_tokens in all without
-// the prefixes.
-std::vector<llama::Tokens> cut_documents(const TokenTexts &texts, std::size_t n_tokens,
-                                         std::size_t document_tokens);
+// Documents of at most document_tokens tokens, the prefix included: of the text n_tokens in all
+// without the prefixes, of the costs all.
+struct CutTexts {
+    std::vector<llama::Tokens> documents, costs;
+};
+CutTexts cut_texts(const TokenTexts &texts, std::size_t n_tokens, std::size_t document_tokens);
 
 }  // namespace cli
 

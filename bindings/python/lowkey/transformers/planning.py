@@ -18,7 +18,7 @@ from .geometry import geometry_of, layers_of, sink_logits_of
 from .progress import Progress
 from .sampling import Sampler
 from .state_shapes import states_size
-from .texts import PAGE_TOKENS, Encoder, Text, make_cost_texts, read_cost_texts, read_texts
+from .texts import PAGE_TOKENS, CostText, Encoder, Text, make_cost_texts, passes_of, read_cost_texts, read_texts
 
 METHODS = ('auto', 'chanmix', 'pm-kvq', 'kitty', 'kitty-pro', 'cocktail', 'default')
 _PRESETS = ('kitty', 'kitty-pro', 'cocktail', 'default')
@@ -46,7 +46,8 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
     budget           most bytes of a cache of ``sequences`` sequences of ``tokens`` tokens each, filled in steps of
                      step_tokens; "pm-kvq" needs it. The states of recurrent layers and convolutions are in it
     texts            a text or several, as strings or token ids, each read from its own beginning; default: the text of
-                     the package. Texts like those of the model's users are better
+                     the package. Texts like those of the model's users are better. With costs, the keys and queries of
+                     their texts are in the statistics too
     text_tokens      most tokens that are read of them, in documents of document_tokens
     paper            the published settings of a method; "auto" has none
     gradients        "pm-kvq": sensitivities by gradients (default), or by outputs, which needs no backward pass
@@ -84,24 +85,27 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
     if method == 'auto' and costs != 'none':
         layers_of(model.config).check_pass(cost_tokens // 4, cost_tokens, 'give costs="none"')
     encoder, calibrator = Encoder(tokenizer), Calibrator(geometry)
-    documents = read_texts(texts, encoder, min(document_tokens, _positions(model)), text_tokens)
+    document_tokens = min(document_tokens, _positions(model))
+    documents = read_texts(texts, encoder, document_tokens, text_tokens)
+    made_up: list[CostText] = []
+    if method == 'auto' and costs != 'none':
+        n = cost_tokens + cost_tokens // 4
+        made_up = (make_cost_texts(documents, encoder, n, cost_documents, seed) if cost_texts is None
+                   else read_cost_texts(cost_texts, encoder, n))
     with Progress(progress) as bar, calibrator:
         with capturing(model) as capture:
             by_gradients = method == 'pm-kvq' and gradients is not False
             sampler = Sampler(model, capture, calibrator, bar, gradients=by_gradients,
                               attention_tokens=_ATTENTION_TOKENS if method == 'pm-kvq' and not by_gradients else 0,
                               position_scale=POSITION_SCALE if method == 'pm-kvq' and paper else 1)
-            sampler.texts(documents.passes)
+            sampler.texts(documents.passes + [part for text in made_up
+                                              for part in passes_of(text.ids, encoder.prefix, document_tokens)])
             if method == 'pm-kvq' and paper:
                 sampler.key_scales(documents.passes, _ATTENTION_TOKENS)
             if method != 'pm-kvq':
                 sampler.probe(encoder, _positions(model))
-        if method == 'auto' and costs != 'none':
-            n = cost_tokens + cost_tokens // 4
-            request = CostRequest(
-                make_cost_texts(documents, encoder, n, cost_documents, seed) if cost_texts is None
-                else read_cost_texts(cost_texts, encoder, n), encoder.prefix, cost_tokens, costs, cost_seconds,
-                cost_samples, seed, resume)
+        if made_up:
+            request = CostRequest(made_up, encoder.prefix, cost_tokens, costs, cost_seconds, cost_samples, seed, resume)
             _costs(model, geometry, request, bar).put(calibrator)
         made = _done(_decide(calibrator, method, limit, paper), limit, out)
         if statistics is not None:

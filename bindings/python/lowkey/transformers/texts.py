@@ -67,21 +67,26 @@ class Documents(NamedTuple):
     words: str  # a text whose words made-up texts may use
 
 
+def passes_of(ids: list[int], prefix: list[int], document_tokens: int) -> list[list[int]]:
+    """Tokens in parts of at most document_tokens tokens, each after the prefix; none of a single token."""
+    n = document_tokens - len(prefix)
+    return [prefix + ids[at:at + n] for at in range(0, len(ids), n) if len(ids) - at > 1]
+
+
 def read_texts(texts: Text | Iterable[Text] | None, encoder: Encoder, document_tokens: int,
                most_tokens: int) -> Documents:
     """Cut texts into documents of at most document_tokens tokens, the prefix included, and most_tokens in all.
 
     texts  a text, several texts, or None for the package's own"""
     chosen = _listed(shipped_text() if texts is None else texts)
-    n = document_tokens - len(encoder.prefix)
-    if n < 2:
+    if document_tokens < 2 + len(encoder.prefix):
         raise ArgumentError(f'document_tokens is {document_tokens}, must be at least {2 + len(encoder.prefix)}')
     passes: list[list[int]] = []
     running: list[int] = []
     for text in chosen:
         left = most_tokens - len(running)
         ids = encoder(text[:_LETTERS * left] if isinstance(text, str) else text)[:left]
-        passes += [encoder.prefix + ids[at:at + n] for at in range(0, len(ids), n) if len(ids) - at > 1]
+        passes += passes_of(ids, encoder.prefix, document_tokens)
         running += ids
     longest = max(map(len, passes), default=0)
     if longest < min(PAGE_TOKENS, document_tokens):
