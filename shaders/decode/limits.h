@@ -39,7 +39,9 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
     const uint32_t pairs = (columns + 1) / 2;
     if (arithmetic == DecodeArithmetic::kMatrix) {
         const uint32_t parameters = 256;
-        const uint32_t folded = (key_folds ? key_folds : 1) * (head_dim + higher_slots) * pairs;
+        // Several token groups are folded in two passes.
+        const uint32_t folds = key_folds > 1 ? key_folds / 2 : 1;
+        const uint32_t folded = folds * (head_dim + higher_slots) * pairs;
         return n_teams * (head_dim * pairs * 8 + (folded > parameters ? folded : parameters) * 4 +
                           LK_DECODE_ROUNDS * 32 + columns * 8) +
                head_dim * pairs * 4 + columns * 40 + 64;

@@ -37,6 +37,10 @@ uint shared_strips() {
         return 0u;
     return (n_shared() + 2u * LK_STRIP_CHANNELS - 1u) / (2u * LK_STRIP_CHANNELS) * 2u;
 }
+// Several token groups are folded and multiplied in two passes of half a page, which halves their shared memory.
+const uint kPasses = kFolds > 1u ? 2u : 1u;
+const uint kPassFolds = kFolds / kPasses;
+uint pass_groups() { return n_key_groups() / kPasses; }
 // Divisions by numbers that are pushed take tens of instructions: find_form() makes them once.
 uint form_value_groups;
 uint n_value_groups() { return form_value_groups; }
@@ -73,11 +77,11 @@ void store_query(uint channel, uint column, float value) {
 shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
 
 #ifdef LK_FORMS
-// A team's own words: folded queries, [token group][slot][pair], then ranges and midpoints of a
+// A team's own words: folded queries, [token group of a pass][slot][pair], then ranges and midpoints of a
 // channel group of values. After the slots come those of strips with partners once more, for the
 // higher bit of their codes.
 const uint kFoldSlots = kHeadDim + kHighSlots;
-const uint kFoldedWords = kFolds * kFoldSlots * kPairs;
+const uint kFoldedWords = kPassFolds * kFoldSlots * kPairs;
 #else
 // A team's own words: folded queries, [slot][pair], then ranges and midpoints of values.
 const uint kFoldedWords = kHeadDim * kPairs;
