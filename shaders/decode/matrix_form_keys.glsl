@@ -75,11 +75,8 @@ void fold_queries(int exponent, uint pass, out vec2 products[kProducts]) {
             const vec4 steps = unit * own.steps;
             const vec4 code_midpoints = own.midpoints * inverse_unit / own.places;
             const uvec4 channels = slot_channels(page_parameters.channels[i], strip, task % 4u);
-            const uvec4 slots =
-                strip * LK_STRIP_CHANNELS + 2u * (task % 4u) + uvec4(0u, 1u, 8u, 9u);
-            uint queries_of[4u * kPairs];
-            [[unroll]] for (uint at = 0u; at < 4u * kPairs; ++at)
-                queries_of[at] = shared_queries[channels[at % 4u] * kPairs + at / 4u];
+            uint queries_of[kSlotWords];
+            load_query_words(channels, queries_of);
             [[unroll]] for (uint fold = 0u; fold < kPassFolds; ++fold)
                 if (fold < pass_groups()) {
                     Parameters parameters = page_parameters.keys[i * kFolds + fold];
@@ -88,12 +85,13 @@ void fold_queries(int exponent, uint pass, out vec2 products[kProducts]) {
                     const vec4 ranges = parameters_of(parameters.ranges);
                     const vec4 midpoints = 0.5 * ranges + parameters_of(parameters.minima);
                     const vec4 factors = ranges * steps;
+                    uint words[kSlotWords];
                     [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
                         [[unroll]] for (uint slot = 0u; slot < 4u; ++slot) {
                             const vec2 queries = unpack_pair(queries_of[pair * 4u + slot]);
                             const vec2 folded = queries * factors[slot];
                             const uint word = pack_pair(folded * own.places[slot]);
-                            store_team_word(folded_word(fold, slots[slot]) + pair, word);
+                            words[slot * kPairs + pair] = word;
                             products[fold * kPairs + pair] +=
                                 queries * midpoints[slot] - unpack_pair(word) * code_midpoints[slot];
                             if (kHighSlots != 0u && n_shared() != 0u)
@@ -101,6 +99,7 @@ void fold_queries(int exponent, uint pass, out vec2 products[kProducts]) {
                                     inverse_unit * fold_higher_bit(fold, pair, own.positions[slot],
                                                                    own.places[slot], folded, word);
                         }
+                    store_slot_words(folded_word(fold, strip * LK_STRIP_CHANNELS + 2u * (task % 4u)), words);
                 }
         }
     }

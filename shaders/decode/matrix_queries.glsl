@@ -58,6 +58,7 @@ uint key_minima_bytes() { return 2u * kHeadDim; }
 
 const uint kMaxStrips = LK_MATRIX_HEAD_DIM / LK_STRIP_CHANNELS;
 const uint kPairs = (kColumns + 1u) / 2u;
+const uint kSlotWords = 4u * kPairs;  // of the four slots of a lane
 uint pair_of_lane() { return quad_lane() % kPairs; }
 
 uint pack_pair(vec2 values) { return packHalf2x16(values); }
@@ -74,7 +75,20 @@ void store_query(uint channel, uint column, float value) {
 
 #include "shaders/decode/columns.glsl"
 
-shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
+shared uvec2 shared_queries[kHeadDim * kPairs / 2u];  // [channel][pair], as FP16
+uint query_word(uint at) { return shared_queries[at / 2u][at % 2u]; }
+// Those of four channels, [pair][channel]: two pairs of a channel at once.
+void load_query_words(uvec4 channels, out uint words[kSlotWords]) {
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        if (kPairs == 1u)
+            words[i] = query_word(channels[i]);
+        [[unroll]] for (uint pair = 0u; pair + 1u < kPairs; pair += 2u) {
+            const uvec2 two = shared_queries[(channels[i] * kPairs + pair) / 2u];
+            words[pair * 4u + i] = two.x;
+            words[(pair + 1u) * 4u + i] = two.y;
+        }
+    }
+}
 
 #ifdef LK_FORMS
 // A team's own words: folded queries, [token group of a pass][slot][pair], then ranges and midpoints of a
@@ -91,6 +105,21 @@ const uint kTeamWords = kFoldedWords > kParameterWords ? kFoldedWords : kParamet
 shared uvec4 shared_words[kTeams * kTeamWords / 4u];
 uint team_word(uint at) { return shared_words[at / 4u][at % 4u]; }
 void store_team_word(uint at, uint word) { shared_words[at / 4u][at % 4u] = word; }
+// The words of slots 2t, 2t + 1, 2t + 8 and 2t + 9 of a strip, [slot][pair], of which the first lies at `at`: two slots
+// lie side by side, and lanes of all strips would meet in the same banks word by word.
+void store_slot_words(uint at, uint words[kSlotWords]) {
+    [[unroll]] for (uint i = 0u; i < kSlotWords; i += 4u) {
+        if (kPairs == 1u) {
+            store_team_word(at, words[i]);
+            store_team_word(at + 1u, words[i + 1u]);
+            store_team_word(at + 8u, words[i + 2u]);
+            store_team_word(at + 9u, words[i + 3u]);
+        } else {
+            const uint to = at + (i < 2u * kPairs ? i : i + 6u * kPairs);
+            shared_words[to / 4u] = uvec4(words[i], words[i + 1u], words[i + 2u], words[i + 3u]);
+        }
+    }
+}
 
 float row_maxes[kColumnSets];
 float row_sums[kColumnSets];  // over the lane's tokens
@@ -99,12 +128,11 @@ const float kNothing = -1e30;  // row_max before any score; above kHidden
 
 void take_queries() {
     barrier();
-    for (uint at = gl_LocalInvocationIndex; at < kHeadDim * kPairs; at += kThreads) {
-        const vec4 values = shared_outputs[at / 2u];
-        vec2 pair = (at & 1u) != 0u ? values.zw : values.xy;
+    for (uint at = gl_LocalInvocationIndex; at < kHeadDim * kPairs / 2u; at += kThreads) {
+        vec4 values = shared_outputs[at];
         if (kColumns == 1u)
-            pair.y = 0.0;
-        shared_queries[at] = pack_pair(pair);
+            values.yw = vec2(0.0);
+        shared_queries[at] = uvec2(pack_pair(values.xy), pack_pair(values.zw));
     }
     barrier();
 }
