@@ -168,8 +168,9 @@ def assert_padded_prompts_decode(model, open_cache, n_new, lengths):
 
 
 def assert_within_rounding(got, want, rounded):
-    """got differs from want by no more than rounding keys and values to FP16 explains."""
-    explained = (rounded - want).abs().max().item()
+    """got differs from want by no more than rounding keys and values to FP16 explains. A GPU rounds queries and weights to
+    FP16 too, as many numbers again, whose errors are independent of the others."""
+    explained = (rounded - want).abs().max().item() * (2 ** 0.5 if got.is_cuda else 1)
     assert explained > 0, 'the models have keys that FP16 does not hold'
     error = (got - want).abs().max().item()
     assert error <= 3 * explained + 1e-5 * want.abs().max().item(), (error, explained)
