@@ -168,8 +168,8 @@ def assert_padded_prompts_decode(model, open_cache, n_new, lengths):
 
 
 def assert_within_rounding(got, want, rounded):
-    """got differs from want by no more than rounding keys and values to FP16 explains. A GPU rounds queries and weights to
-    FP16 too, as many numbers again, whose errors are independent of the others."""
+    """got differs from want by no more than rounding keys and values to FP16 explains. A GPU rounds queries and weights
+    to FP16 too, as many numbers again, whose errors are independent of the others."""
     explained = (rounded - want).abs().max().item() * (2 ** 0.5 if got.is_cuda else 1)
     assert explained > 0, 'the models have keys that FP16 does not hold'
     error = (got - want).abs().max().item()
