@@ -116,6 +116,7 @@ class CachePipelines {
     lk_status check_device() const;
     bool place_layer(uint32_t layer);
     bool want_first(uint32_t layer);
+    bool packs_in_one_pass(uint32_t layer) const;
     bool want_append_pages(uint32_t layer);
     uint32_t most_entries(uint32_t head_dim) const;
     static uint32_t size_of(const AttendPipelines (&sizes)[2], uint32_t columns) {
