@@ -73,9 +73,11 @@ def logits(folder: pathlib.Path) -> None:
 
 
 def statistics(folder: pathlib.Path) -> None:
-    """Ranges of keys are those of NumPy's pass; plans are made of them, and of costs."""
+    """Ranges of keys are those of NumPy's passes over the document and the costs' texts; plans are made of them, and of
+    costs."""
     document, context = random_ids(N_TOKENS, 2), 320
     texts = [random_ids(1 + context * 5 // 4, seed) for seed in range(3, 5)]
+    read = [document, *texts]
     ids, stats, plan = folder / 'text.ids', folder / 'stats.safetensors', folder / 'plan.json'
     ids.write_text(line_of(document) + '\n' + 'sentence ' + line_of(random_ids(24, 9)[1:]) +
                    ''.join('cost ' + line_of(one) for one in texts))
@@ -84,12 +86,12 @@ def statistics(folder: pathlib.Path) -> None:
         measure = ['--costs', '--costs-tokens', str(context), '--costs-documents', '1', '--costs-resume',
                    str(folder / f'{name}.journal')]
         said = json.loads(run('calibrate', '--model', str(folder / name), *common, *measure, '--json').stdout)
-        expect([layer['keys'] for layer in said['layers']] == [N_TOKENS] * 3, 'all tokens of the document are read')
+        expect([layer['keys'] for layer in said['layers']] == [sum(map(len, read))] * 3, 'all tokens are read')
         expect(all(layer['probe_rows'] == 5 * 23 for layer in said['layers']), 'the probe has the sentence of the file')
         found = read_safetensors(stats)
         weights = stored_weights(folder / name)
-        keys = Forward(config_of(name), weights, document).keys
-        same_ranges(name, found, keys)
+        keys = [Forward(config_of(name), weights, one).keys for one in read]
+        same_ranges(name, found, [np.concatenate(of_layer) for of_layer in zip(*keys, strict=True)])
         # In a window below the recent tokens no packed page is visible.
         own = np.array(windows(config_of(name)))
         costs = np.stack([found[f'layer.{i}.cost'] for i in range(3)])
