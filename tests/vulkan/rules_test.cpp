@@ -242,6 +242,21 @@ void pairs_need_no_matrices(void **) {
         }
 }
 
+// Layers that take more shared memory than a workgroup has are for prefill.
+void layers_without_room_are_not_taken(void **) {
+    lk::vulkan::Traits traits = device_with_matrices();
+    traits.cooperative_matrix = traits.subgroup = false;
+    const Plan plan({Layer(kHeads, {128, 0, 16, 6, 1, 32}), Layer(kHeads, {16, 0, 16, 6, 1, 32})},
+                    lk::Metadata::kF8);
+    for (const uint32_t shared_bytes : {8192u, 16384u}) {
+        traits.max_shared_bytes = shared_bytes;
+        DecodeRules rules(lk::default_allocator(), traits);
+        assert_true(rules.open(plan.layout()));
+        assert_true(rules.takes(0));
+        assert_int_equal(rules.takes(1), shared_bytes == 16384);
+    }
+}
+
 // Pages with codes on one side alone are not for the kernels of matrices, which look for both.
 void half_raw_layers_have_no_matrices(void **) {
     const lk::vulkan::Traits traits = device_with_matrices();
@@ -266,6 +281,7 @@ int main() {
         cmocka_unit_test(plain_layers_have_constants),
         cmocka_unit_test(wide_keys_have_one_form),
         cmocka_unit_test(pairs_need_no_matrices),
+        cmocka_unit_test(layers_without_room_are_not_taken),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -77,6 +77,16 @@ bool suits_matrices(const FormatInfo &info) {
            info.group % LK_STRIP_CHANNELS == 0;
 }
 
+// LK_SPEC_WIDTHS of a packed format.
+uint32_t widths_of(const FormatInfo &info) {
+    uint32_t widths = 0;
+    for (uint32_t plane = 0; plane < kPlaneCount; ++plane)
+        if (info.strips[plane] && kPlaneBits[plane] < 16)
+            widths |=
+                info.is_value ? LK_VALUES_OF(kPlaneBits[plane]) : LK_KEYS_OF(kPlaneBits[plane]);
+    return widths;
+}
+
 FormatInfo info_of(const PageFormat &format) {
     return gpu::format_info(format, format.permutation ? 1 : 0);
 }
@@ -136,6 +146,7 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
                    bytes_of_parameter(Metadata::kF16),
                    0,
                    0,
+                   0,
                    1,
                    1};
     bool is_first = true;
@@ -147,6 +158,7 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
         if (is_first || layer.parameter_bytes != info.parameter_bytes)
             layer.parameter_bytes = is_first ? info.parameter_bytes : 0;
         is_first = false;
+        layer.widths |= widths_of(info);
         layer.has_matrices = layer.has_matrices && format_forms_[packed];
         layer.has_shared = layer.has_shared || info.n_shared;
         layer.is_grouped = layer.is_grouped || info.parameter_bytes != 2 || info.n_groups > 1;
@@ -163,15 +175,13 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
     return layer;
 }
 
-void DecodeRules::find_widths(const CacheLayout &layout, uint32_t index) {
-    for_each_format(layout, index, [&](uint16_t packed) {
-        const FormatInfo info = info_of(layout.formats[packed]);
-        for (uint32_t plane = 0; plane < kPlaneCount; ++plane)
-            if (info.strips[plane] && kPlaneBits[plane] < 16)
-                widths_ |=
-                    info.is_value ? LK_VALUES_OF(kPlaneBits[plane]) : LK_KEYS_OF(kPlaneBits[plane]);
-        return true;
-    });
+// Without matrices: has a workgroup of one team, which is the least, the shared memory that it
+// takes?
+bool DecodeRules::has_room(uint32_t layer) const {
+    const Layer &of = layers_[layer];
+    return of.has_matrices || decode_shared_bytes(of.head_dim, tile_columns(layer, UINT32_MAX), 1,
+                                                  arithmetic(layer), traits_.subgroup, folds(layer),
+                                                  higher_slots(layer)) <= traits_.max_shared_bytes;
 }
 
 // A page of these formats. Where all pages of a layer are alike and plain, add_forms() makes
@@ -260,7 +270,7 @@ bool DecodeRules::open(const CacheLayout &layout) {
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         Layer layer = make_layer(layout, l);
-        find_widths(layout, l);
+        widths_ |= layer.widths;
         layer.first_form = static_cast<uint32_t>(forms_.size());
         if (layer.has_matrices && !add_forms(layout, l, &layer))
             return false;
@@ -278,6 +288,7 @@ bool DecodeRules::open(const CacheLayout &layout) {
             layer.key_folds = std::max(layer.key_folds, forms_[layer.first_form + i].key_folds);
         max_forms_ = std::max(max_forms_, layer.max_forms);
         layers_[l] = layer;
+        layers_[l].is_native = layer.is_native && has_room(l);
     }
     find_high_slots();
     return true;

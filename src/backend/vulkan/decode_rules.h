@@ -90,6 +90,7 @@ class DecodeRules final : public gpu::SplitRules {
         uint32_t key_groups;
         uint32_t value_steps;
         uint32_t parameter_bytes;  // 0: packed pages have either
+        uint32_t widths;           // LK_SPEC_WIDTHS
         uint32_t key_folds;
         uint32_t first_form;
         uint32_t n_forms;
@@ -99,12 +100,12 @@ class DecodeRules final : public gpu::SplitRules {
 
     bool number_formats(const CacheLayout &layout);
     Layer make_layer(const CacheLayout &layout, uint32_t index) const;
-    void find_widths(const CacheLayout &layout, uint32_t index);
     bool add_forms(const CacheLayout &layout, uint32_t index, Layer *layer);
     bool add_form(const CacheLayout &layout, uint16_t key_format, uint16_t value_format,
                   Layer *layer);
     void make_plain(uint32_t head_dim, PageForm *form) const;
     void find_high_slots();
+    bool has_room(uint32_t layer) const;
     uint32_t wanted_shared_bytes(uint32_t layer) const;
     uint32_t folds(uint32_t layer) const;
     uint32_t higher_slots(uint32_t layer) const;
