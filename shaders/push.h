@@ -94,9 +94,11 @@ struct FaultReport {
 
 // append: rounds K and V of new tokens to FP16 into their 16-bit blocks and the staging area.
 // Workgroups: x = groups of tokens from first_group on, y = KV heads; z = 0 keys, 1 values. Without
-// a list group n is token_step tokens from token n * token_step of the batch on. append_pages: does
-// so with the tokens of blocks that they fill, and packs these, but for keys that are ranked by
-// queries. Workgroups: x = blocks of the list from first_group on; y, z likewise.
+// a list group n is token_step tokens from token n * token_step of the batch on. append_pages:
+// packs the tokens of blocks that they fill, but for keys that are ranked by queries. k and v are
+// rows of FP16, at multiples of 16 bytes and less than 2^20 elements apart, which it checks and
+// stages, or, without staging areas, rows of these. Workgroups: x = blocks of the list from
+// first_group on; y, z likewise.
 struct AppendPush {
     Address step;      // StepTable
     Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0: nothing is staged

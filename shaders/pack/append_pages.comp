@@ -1,5 +1,5 @@
-// New tokens of a layer that fill whole blocks: to FP16 as append does, and packed. A workgroup
-// takes a page's tokens from the host's tensor to rows in shared memory, whence it packs them.
+// New tokens of a layer that fill whole blocks: a workgroup packs a page's tokens from their rows in
+// the host's tensor, which it checks and stages, or from rows that are staged already.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -8,29 +8,30 @@
 
 #include "shaders/push.h"
 
-layout(local_size_x_id = LK_SPEC_THREADS) in;  // a multiple of LK_LANES
+layout(local_size_x_id = LK_SPEC_THREADS) in;  // LK_APPEND_PAGES_THREADS
 layout(push_constant) uniform PushBlock { AppendPush push; };
 
 #define LK_NEW_TOKENS
 #include "shaders/pack/new_tokens.glsl"
-#include "shaders/pack/rank.glsl"
-#include "shaders/pack/words.glsl"
+#include "shaders/pack/slices.glsl"
 
-const uint kBatch = 4u;  // rows whose loads a thread has under way
+const uint kBatch = 8u;  // rows whose loads a thread has under way
 const uint kRowChunks = kMostHeadDim / kChunk;
 const uint kRowsAtOnce = gl_WorkGroupSize.x / kRowChunks;
 
 LayerInfo layer;
 bool is_value;
 uint head;
-PushTensor tensor;  // of the keys or the values
 
-// A structure of push constants is no plain value to glslc.
-void find_tensor() {
+// The rows of the page's tokens, from the first one on, to job and row_values.
+void find_rows(uint first_token) {
+    PushTensor tensor;  // a structure of push constants is no plain value to glslc
     tensor.data = is_value ? push.v.data : push.k.data;
-    tensor.dtype = is_value ? push.v.dtype : push.k.dtype;
+    tensor.dtype = LK_DTYPE_F16;
     tensor.token_stride = is_value ? push.v.token_stride : push.k.token_stride;
     tensor.head_stride = is_value ? push.v.head_stride : push.k.head_stride;
+    job.source = tensor_row(tensor, first_token, head);
+    row_values = tensor.token_stride;
 }
 
 // The block's page, to page_format and job.
@@ -41,65 +42,45 @@ void find_page(StepTable step, Address entries) {
     job.metadata = is_value ? entry.value_metadata : entry.key_metadata;
 }
 
-// Do all chunks of eight elements of 16 bits begin at multiples of 16 bytes? Offsets of a page's
-// tokens then have 32 bits.
-bool has_vectors(Address first) {
-    return tensor.dtype != LK_DTYPE_F32 && tensor.token_stride < 1u << 24 &&
-           ((first.x | 2u * tensor.token_stride) & 15u) == 0u;
-}
-
-uint row_word(uint row, uint channel) { return row * kRowWords + channel / 2u; }
-
-// A thread's chunks of rows first_row, first_row + kRowsAtOnce and so on below end, as they are:
-// loads of several are under way at once.
-void copy_rows(Address first, uint first_row, uint end, uint channel) {
-    const uint row_bytes = 2u * tensor.token_stride;
+// Loads of several chunks are under way at once.
+void stage_rows(uint first_token, uint n_tokens) {
+    const uint channel = gl_LocalInvocationIndex % kRowChunks * kChunk;
+    const uint first_row = gl_LocalInvocationIndex / kRowChunks;
+    const uint end = first_row < kRowsAtOnce ? n_tokens : 0u;
     for (uint batch = first_row; batch < end; batch += kBatch * kRowsAtOnce) {
         uvec4 chunks[kBatch];
         [[unroll]] for (uint i = 0u; i < kBatch; ++i) {
             const uint row = min(batch + i * kRowsAtOnce, end - 1u);
-            chunks[i] = ConstQuads(address_add(first, row * row_bytes)).at[0];
+            chunks[i] =
+                ConstQuads(address_add(job.source, 2u * (row * row_values + channel))).at[0];
         }
-        [[unroll]] for (uint i = 0u; i < kBatch; ++i)
-            if (batch + i * kRowsAtOnce < end)
-                [[unroll]] for (uint j = 0u; j < kChunk / 2u; ++j)
-                    rows[row_word(batch + i * kRowsAtOnce, channel) + j] = chunks[i][j];
+        [[unroll]] for (uint i = 0u; i < kBatch; ++i) {
+            const uint row = batch + i * kRowsAtOnce;
+            if (row < end)
+                keep_chunk(layer, take_f16_eight(chunks[i]), is_value, first_token + row, head,
+                           channel);
+        }
     }
 }
 
-// n tokens of the batch, as rows of FP16.
-void take_rows(uint first_token, uint n) {
-    const uint channel = gl_LocalInvocationIndex % kRowChunks * kChunk;
-    const uint first_row = gl_LocalInvocationIndex / kRowChunks;
-    const uint end = first_row < kRowsAtOnce ? n : 0u;
-    const KeyChanges changes = key_changes(layer, is_value, head, channel);
-    const Address first = address_add(tensor_row(tensor, first_token, head), 2u * channel);
-    const bool is_copied = has_vectors(first);
-    if (is_copied)
-        copy_rows(first, first_row, end, channel);
-    for (uint row = first_row; row < end; row += kRowsAtOnce) {
-        const uint at = row_word(row, channel);
-        RawEight raw;
-        if (is_copied)
-            raw.low = uvec4(rows[at], rows[at + 1u], rows[at + 2u], rows[at + 3u]);
-        else
-            raw = load_eight(tensor_row(tensor, first_token + row, head), tensor.dtype, channel);
-        const Chunk chunk = take_chunk(raw, tensor.dtype, changes);
-        keep_chunk(layer, chunk, is_value, first_token + row, head, channel);
-        [[unroll]] for (uint i = 0u; i < kChunk / 2u; ++i)
-            rows[at + i] = chunk.words[i];
-    }
-}
-
-// Tokens of a 16-bit page, from one of its tiles on.
-void store_rows(uint first_tile, uint n_tiles) {
+// A page of 16 bits.
+void store_tiles() {
     const uint lane = gl_LocalInvocationIndex % LK_LANES;
     const uint n_teams = gl_WorkGroupSize.x / LK_LANES;
-    for (uint at = gl_LocalInvocationIndex / LK_LANES; at < n_strips() * n_tiles; at += n_teams) {
-        const uint strip = at / n_tiles;
-        const uint tile = at % n_tiles;
-        Quads(job.payload).at[(strip * page_tiles() + first_tile + tile) * LK_LANES + lane] =
-            load_tile(lane_offsets(strip, lane), strip, tile, lane);
+    const uint n = n_strips() * page_tiles();
+    for (uint first = gl_LocalInvocationIndex / LK_LANES; first < n; first += 4u * n_teams) {
+        uvec4 tiles[4];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            const uint at = min(first + i * n_teams, n - 1u);
+            const uint strip = at % n_strips();
+            tiles[i] = load_tile(lane_offsets(strip, lane), strip, at / n_strips(), lane);
+        }
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            const uint at = first + i * n_teams;
+            const uint tile = at % n_strips() * page_tiles() + at / n_strips();
+            if (at < n)
+                Quads(job.payload).at[tile * LK_LANES + lane] = tiles[i];
+        }
     }
 }
 
@@ -109,26 +90,20 @@ void main() {
     const StepTable step = load_step(push.step);
     layer = load_layer(step, push.layer);
     const uvec4 block = ConstQuads(push.list).at[push.first_group + gl_WorkGroupID.x];
-    find_tensor();
+    find_rows(block.z);
     find_page(step, block.xy);
     begin_report();
-    // A 16-bit page may be longer than a packed one.
-    const uint n_tokens = page_format.page_tokens;
-    for (uint first = 0u; first < n_tokens; first += LK_MAX_PAGE_TOKENS) {
-        const uint n = min(n_tokens - first, LK_MAX_PAGE_TOKENS);
-        take_rows(block.z + first, n);
-        barrier();
-        if (!page_format.is_raw)
-            break;
-        store_rows(first / LK_TILE_TOKENS, n / LK_TILE_TOKENS);
-        barrier();
-    }
+    if (!is_null(push.staged_k))
+        stage_rows(block.z, page_format.page_tokens);
     report(step);
-    if (page_format.is_raw || page_format.ranking == 2u)
+    has_infinities = first_fault != LK_NO_FAULT;
+    if (page_format.ranking == 2u)
         return;
     order_channels();
-    measure_groups();
-    for (uint strip = gl_LocalInvocationIndex / LK_LANES; strip < n_strips();
-         strip += gl_WorkGroupSize.x / LK_LANES)
-        write_strip(strip, gl_LocalInvocationIndex % LK_LANES);
+    if (page_format.is_raw) {
+        store_tiles();
+        return;
+    }
+    find_strips();
+    pack_slices();
 }

@@ -13,12 +13,14 @@
 layout(constant_id = LK_SPEC_ENTRIES) const uint kEntries = 1024u;
 // thresholds_of() the page's groups.
 shared uvec2 thresholds[kEntries];
+#define LK_LANE_VECTORS LK_CODE_VECTORS /* codes lie there afterwards */
 #else
 const uint kEntries = kMostHeadDim * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP;
+#define LK_LANE_VECTORS 1u
 #endif
 // make_parameters() of the page's groups, by four.
 shared uvec4 parameters[kEntries / 4u];
-shared uvec4 lane_extremes[gl_WorkGroupSize.x];  // lowest << 16 | highest
+shared uvec4 lane_extremes[LK_LANE_VECTORS * gl_WorkGroupSize.x];  // lowest << 16 | highest
 
 // Tiles that 16 neighbouring entries are for.
 struct GroupTiles {
@@ -53,14 +55,12 @@ struct Extremes {
     uvec4 highest;
 };
 
-// Of the pairs of a tile: of both rows' k, or of each row.
-void add_tile(inout Extremes e, uvec4 registers, bool by_row) {
-    const uvec4 upper = uvec4(ordered_pair(registers.x), ordered_pair(registers.y),
-                              ordered_pair(registers.z), ordered_pair(registers.w));
+// Of the ordered pairs of a tile: of both rows' k, or of each row.
+void add_tile(inout Extremes e, uvec4 upper, bool by_row) {
     const uvec4 lower = upper << 16;
-    const uvec4 low = min(lower, upper);
-    const uvec4 high = max(lower, upper);
     if (by_row) {
+        const uvec4 low = min(lower, upper);
+        const uvec4 high = max(lower, upper);
         e.lowest.xy = min(e.lowest.xy, min(low.xy, low.zw));
         e.highest.xy = max(e.highest.xy, max(high.xy, high.zw));
         return;
@@ -76,7 +76,7 @@ void measure_tiles(GroupTiles at, uint lane, bool by_row) {
     for (uint strip = at.strip; strip < at.strip + at.n_strips; ++strip) {
         const LaneOffsets offsets = lane_offsets(strip, lane);
         for (uint tile = at.tile; tile < at.tile + at.n_tiles; ++tile)
-            add_tile(e, load_tile(offsets, strip, tile, lane), by_row);
+            add_tile(e, ordered_pairs(load_tile(offsets, strip, tile, lane)), by_row);
     }
     lane_extremes[gl_LocalInvocationIndex] = e.lowest & 0xFFFF0000u | e.highest >> 16;
 }
@@ -175,6 +175,21 @@ void store_parameter(Address array, uint entry, uint bits) {
         F16Values(array).at[entry] = uint16_t(bits);
 }
 
+// Find and store one of 16 neighbouring entries, once all lanes of the team have met its values.
+void measure_entry(GroupTiles at, uint sixteen, uint team, uint lane, bool by_row) {
+    const uint entry = sixteen * LK_STRIP_CHANNELS + lane;
+    const uint found = entry_parameters(at, team, lane, by_row);
+    parameters[entry / 4u][entry % 4u] = found;
+#ifdef LK_NEW_TOKENS
+    thresholds[entry] = thresholds_of(found, page_format.parameter_bytes == 1u,
+                                      page_format.strips[LK_PLANE_OF(1)] != 0u,
+                                      page_format.strips[LK_PLANE_OF(2)] != 0u);
+#endif
+    store_parameter(job.metadata, entry, found & 0xFFFFu);
+    store_parameter(address_add(job.metadata, page_format.minima_offset), entry, found >> 16);
+}
+
+#ifndef LK_NEW_TOKENS
 // Find and store the ranges and minima. All threads.
 void measure_groups() {
     const bool by_row = scales_by_row(page_format);
@@ -188,21 +203,11 @@ void measure_groups() {
         if (exists)
             measure_tiles(at, lane, by_row);
         barrier();
-        if (exists && lane < LK_STRIP_CHANNELS) {
-            const uint entry = sixteen * LK_STRIP_CHANNELS + lane;
-            const uint found = entry_parameters(at, team, lane, by_row);
-            parameters[entry / 4u][entry % 4u] = found;
-#ifdef LK_NEW_TOKENS
-            thresholds[entry] =
-                thresholds_of(found, page_format.parameter_bytes == 1u,
-                              page_format.strips[LK_PLANE_OF(1)] != 0u,
-                              page_format.strips[LK_PLANE_OF(2)] != 0u);
-#endif
-            store_parameter(job.metadata, entry, found & 0xFFFFu);
-            store_parameter(address_add(job.metadata, page_format.minima_offset), entry, found >> 16);
-        }
+        if (exists && lane < LK_STRIP_CHANNELS)
+            measure_entry(at, sixteen, team, lane, by_row);
         barrier();
     }
 }
+#endif
 
 #endif

@@ -46,14 +46,15 @@ uint take_float(uint float_bits, inout Chunk chunk) {
     return bits;
 }
 
+Chunk take_f16_eight(uvec4 words) {
+    const uvec4 found = not_finite(words);
+    return Chunk(words & ~((found >> 15) * 0xFFFFu), 0u, found != uvec4(0u));
+}
+
 Chunk take_eight(RawEight raw, uint dtype) {
-    Chunk chunk = Chunk(raw.low, 0u, false);
-    if (dtype == LK_DTYPE_F16) {
-        const uvec4 found = not_finite(raw.low);
-        chunk.has_fault = found != uvec4(0u);
-        chunk.words &= ~((found >> 15) * 0xFFFFu);
-        return chunk;
-    }
+    if (dtype == LK_DTYPE_F16)
+        return take_f16_eight(raw.low);
+    Chunk chunk = Chunk(uvec4(0u), 0u, false);
     for (uint i = 0u; i < kChunk / 2u; ++i) {
         const uint low = take_float(float_bits_of(raw, dtype, 2u * i), chunk);
         chunk.words[i] = low | take_float(float_bits_of(raw, dtype, 2u * i + 1u), chunk) << 16;

@@ -14,6 +14,15 @@ uint ordered_pair(uint pair) {
     const uint negative = pair >> 15 & 0x10001u;
     return pair ^ (negative * 0x7FFFu | 0x80008000u);
 }
+uvec4 ordered_pairs(uvec4 pairs) {
+    return uvec4(ordered_pair(pairs.x), ordered_pair(pairs.y), ordered_pair(pairs.z),
+                 ordered_pair(pairs.w));
+}
+// These pairs back as FP16.
+uvec4 pairs_of_order(uvec4 ordered) {
+    const uvec4 negative = ~ordered >> 15 & 0x10001u;
+    return ordered ^ (negative * 0x7FFFu | 0x80008000u);
+}
 // One of these numbers back as FP16, with -0 as +0.
 uint half_of_order(uint order) {
     const uint h = order ^ ((order & 0x8000u) != 0u ? 0x8000u : 0xFFFFu);

@@ -1,6 +1,6 @@
 // The FP16 values of the page that a workgroup packs, by stored channels: from a 16-bit page or
-// from staged tokens. With LK_NEW_TOKENS they are rows of new tokens, and the includer has other
-// push constants.
+// from staged tokens. With LK_NEW_TOKENS they are rows of new tokens at job.source, in a tensor or
+// in the staging area, and the includer has other push constants.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PACK_SOURCE_GLSL
@@ -36,21 +36,35 @@ bool is_ordered() {
 }
 
 #ifdef LK_NEW_TOKENS
-#include "shaders/pack/rows.glsl"
+uint row_values;      // FP16 numbers from a row to the next one
+bool has_infinities;  // among the tokens of the workgroup, or NaNs: zeros are packed for both
+bool is_staged() { return true; }
+
+uvec4 without_infinities(uvec4 pairs) {
+    return has_infinities ? pairs & ~((not_finite(pairs) >> 15) * 0xFFFFu) : pairs;
+}
 #else
 bool is_staged() { return job.source_format == LK_STAGED; }
+uvec4 without_infinities(uvec4 pairs) { return pairs; }
+#endif
 
 // Offsets in the source, in FP16 numbers.
 uint source_token_offset(uint token) {
+#ifdef LK_NEW_TOKENS
+    return token * row_values;
+#else
     return is_staged() ? token * page_format.head_dim
                        : raw_token_offset(page_format.is_value, token);
+#endif
 }
 uint source_channel_offset(uint channel) {
     return is_staged()
                ? channel
                : raw_channel_offset(page_format.is_value, page_format.page_tokens, channel);
 }
-uint source_f16(uint offset) { return uint(ConstF16(job.source).at[offset]); }
+uint source_f16(uint offset) {
+    return without_infinities(uvec4(ConstF16(job.source).at[offset])).x;
+}
 
 // Offsets of the lower and the higher number of each register that a lane has of a strip's first
 // tile.
@@ -85,7 +99,8 @@ uvec4 load_words(uvec4 offsets) {
                  words.at[offsets.w / 2u]);
 }
 uvec4 load_f16(uvec4 at) {
-    return uvec4(source_f16(at.x), source_f16(at.y), source_f16(at.z), source_f16(at.w));
+    ConstF16 values = ConstF16(job.source);
+    return uvec4(values.at[at.x], values.at[at.y], values.at[at.z], values.at[at.w]);
 }
 
 // A lane's registers of a tile at 16 bits: as they lie, by pairs of channels, or by values.
@@ -94,9 +109,9 @@ uvec4 load_tile(LaneOffsets at, uint strip, uint tile, uint lane) {
         return ConstQuads(job.source).at[(strip * page_tiles() + tile) * LK_LANES + lane];
     const uint tile_offset = tile * source_token_offset(LK_TILE_TOKENS);
     if (!page_format.is_value && !is_ordered())
-        return load_words(at.low + tile_offset);
-    return load_f16(at.low + tile_offset) | load_f16(at.high + tile_offset) << 16;
+        return without_infinities(load_words(at.low + tile_offset));
+    return without_infinities(load_f16(at.low + tile_offset) |
+                              load_f16(at.high + tile_offset) << 16);
 }
-#endif
 
 #endif

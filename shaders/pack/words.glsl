@@ -28,21 +28,27 @@ void put_word(inout WordWriter writer, uint index, uint word, uint lane) {
     else if (n_words == 1u)
         Words(writer.strip).at[lane] = writer.last.w;
 }
-// A tile's codes of up to 8 bits, two in each of its registers. Below 8 bits, tiles share words.
-void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
-    if (writer.bits == 8u) {
-        put_word(writer, 2u * tile, codes.x | codes.y << 8, lane);
-        put_word(writer, 2u * tile + 1u, codes.z | codes.w << 8, lane);
-        return;
-    }
+// A tile's codes of up to 4 bits, two in each of its registers, each in 4 bits of a word.
+uint join_codes(uvec4 codes) { return codes.x | codes.y << 8 | codes.z << 4 | codes.w << 12; }
+// Below 8 bits, tiles share words.
+void put_fields(inout WordWriter writer, uint tile, uint fields, uint lane) {
     const uint word_tiles = 4u / writer.bits;
-    const uint fields = codes.x | codes.y << 8 | codes.z << 4 | codes.w << 12;
     writer.word |= fields << tile_bit(tile, writer.bits);
     if (tile % word_tiles != word_tiles - 1u)
         return;
     put_word(writer, tile / word_tiles, writer.word, lane);
     writer.word = 0u;
 }
+#ifndef LK_NEW_TOKENS
+void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
+    if (writer.bits != 8u) {
+        put_fields(writer, tile, join_codes(codes), lane);
+        return;
+    }
+    put_word(writer, 2u * tile, codes.x | codes.y << 8, lane);
+    put_word(writer, 2u * tile + 1u, codes.z | codes.w << 8, lane);
+}
+#endif
 
 // Quantizers of the lower and the higher number of each register that a lane has of a tile.
 struct LaneQuantizers {
@@ -69,7 +75,7 @@ uvec4 quantize_tile(LaneQuantizers quantizers, uvec4 registers, uint bits) {
 }
 
 #ifdef LK_NEW_TOKENS
-// Thresholds of the numbers of each register that a lane has of a tile: of 1 bit, or of 2 bits.
+// Thresholds of the ordered pairs of each register that a lane has of a tile: of 1 bit, or of 2 bits.
 struct LaneThresholds {
     uvec4 least[3];
 };
@@ -95,29 +101,13 @@ LaneThresholds load_thresholds(uint strip, uint tile, uint lane, uint bits) {
     found.least[2] = low_next >> 16 | high_next & 0xFFFF0000u;
     return found;
 }
-uvec4 compare_tile(LaneThresholds thresholds, uvec4 registers, uint bits) {
-    const uvec4 ordered = uvec4(ordered_pair(registers.x), ordered_pair(registers.y),
-                                ordered_pair(registers.z), ordered_pair(registers.w));
+uvec4 compare_tile(LaneThresholds thresholds, uvec4 ordered, uint bits) {
     const uvec4 first = reach(ordered, thresholds.least[0]);
     if (bits == 1u)
         return first >> 15;
     const uvec4 second = reach(ordered, thresholds.least[1]);
     const uvec4 third = reach(ordered, thresholds.least[2]);
     return second >> 14 | (first & ~second | third) >> 15;
-}
-
-// A strip of 1 or 2 bits.
-void pack_narrow_strip(StripPosition position, uint strip, uint lane) {
-    const LaneOffsets offsets = lane_offsets(strip, lane);
-    const uint group_tiles = page_format.is_token_axis ? 1u : page_format.group / LK_TILE_TOKENS;
-    WordWriter words = begin_words(address_add(job.payload, position.offset), position.bits);
-    LaneThresholds thresholds;
-    for (uint tile = 0u; tile < page_tiles(); ++tile) {
-        if (tile % group_tiles == 0u)
-            thresholds = load_thresholds(strip, tile, lane, position.bits);
-        const uvec4 registers = load_tile(offsets, strip, tile, lane);
-        put_codes(words, tile, compare_tile(thresholds, registers, position.bits), lane);
-    }
 }
 #endif
 
@@ -161,16 +151,17 @@ uvec4 shared_codes(StripPosition position, uint strip, uint tile, uint lane) {
     return codes;
 }
 
+bool has_shared_slots(StripPosition position) {
+    return position.bits == 2u &&
+           position.in_plane * LK_STRIP_CHANNELS < 2u * page_format.n_shared;
+}
+
+#ifndef LK_NEW_TOKENS
 void copy_strip(StripPosition position, uint strip, uint lane) {
     const LaneOffsets offsets = lane_offsets(strip, lane);
     Quads target = Quads(address_add(job.payload, position.offset));
     for (uint tile = 0u; tile < page_tiles(); ++tile)
         target.at[tile * LK_LANES + lane] = load_tile(offsets, strip, tile, lane);
-}
-
-bool has_shared_slots(StripPosition position) {
-    return position.bits == 2u &&
-           position.in_plane * LK_STRIP_CHANNELS < 2u * page_format.n_shared;
 }
 
 void pack_strip(StripPosition position, uint strip, uint lane) {
@@ -201,12 +192,9 @@ void write_strip(uint strip, uint lane) {
     const StripPosition position = find_strip(page_format, strip);
     if (position.bits == 16u)
         copy_strip(position, strip, lane);
-#ifdef LK_NEW_TOKENS
-    else if (position.bits <= 2u && !has_shared_slots(position))
-        pack_narrow_strip(position, strip, lane);
-#endif
     else
         pack_strip(position, strip, lane);
 }
+#endif
 
 #endif

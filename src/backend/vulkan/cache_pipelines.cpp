@@ -132,16 +132,10 @@ uint32_t CachePipelines::most_entries(uint32_t head_dim) const {
     return n;
 }
 
-// Two passes are faster where pages have several groups or FP8 parameters, or values of more bits.
-bool CachePipelines::packs_in_one_pass(uint32_t layer) const {
-    return !rules_->is_grouped(layer) &&
-           !(rules_->widths() & (LK_VALUES_OF(3) | LK_VALUES_OF(4) | LK_VALUES_OF(8)));
-}
-
 bool CachePipelines::want_append_pages(uint32_t layer) {
     const uint32_t head_dim = layout_->layers[layer].head_dim;
     const uint32_t n_entries = most_entries(head_dim);
-    if (!packs_in_one_pass(layer) ||
+    if (head_dim > LK_SLICE_TILES * LK_STRIP_CHANNELS ||
         append_pages_shared_bytes(head_dim, n_entries) > traits_->max_shared_bytes ||
         traits_->max_workgroup_size < LK_APPEND_PAGES_THREADS)
         return true;

@@ -94,8 +94,8 @@ class CachePipelines {
         return layers_[layer].tile[size_of(layers_[layer].tile, columns)];
     }
     const SlotPipelines &slots(uint32_t layer) const { return layers_[layer].slots; }
-    // Made by open(), for caches with long steps; null where a page of the layer does not fit into
-    // shared memory.
+    // Made by open(), for caches with long steps; null where pages have too many channels or the
+    // device too little shared memory.
     VkPipeline append_pages(uint32_t layer) const { return layers_[layer].append_pages; }
 
   private:
@@ -116,7 +116,6 @@ class CachePipelines {
     lk_status check_device() const;
     bool place_layer(uint32_t layer);
     bool want_first(uint32_t layer);
-    bool packs_in_one_pass(uint32_t layer) const;
     bool want_append_pages(uint32_t layer);
     uint32_t most_entries(uint32_t head_dim) const;
     static uint32_t size_of(const AttendPipelines (&sizes)[2], uint32_t columns) {

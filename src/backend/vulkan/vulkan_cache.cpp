@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/vulkan/append_push.h"
 #include "base/status.h"
 #include "shaders/prefill/limits.h"
 
@@ -17,18 +18,8 @@ static_assert(sizeof(NewBlock) == sizeof(gpu::NewBlockTable::Row) &&
 static_assert(sizeof(gpu::TokenRun) == 8 && offsetof(gpu::TokenRun, n) == 4,
               "shaders read runs as pairs of words");
 
-constexpr uint32_t kAppendRounds = 8;      // of tokens that a workgroup takes in a long step
 constexpr uint32_t kMaxSequences = 65535;  // workgroups in y and z that every device has
 constexpr uint32_t kTileWorkers = 4;       // workgroups of a core
-constexpr uint32_t kAppendWorkers = 16;    // workgroups of a core, before they take more rounds
-
-// Tokens that a workgroup takes: those that its threads hold at once, several times in long steps.
-uint32_t append_step(const LayerView &layer, uint32_t n_tokens, uint32_t n_cores) {
-    const uint32_t at_once = CachePipelines::kAppendThreads / (layer.head_dim / 8);
-    const uint64_t n_groups = uint64_t{n_tokens} * layer.n_kv_heads * 2 / at_once;
-    const uint64_t rounds = n_groups / (uint64_t{kAppendWorkers} * n_cores);
-    return at_once * static_cast<uint32_t>(std::clamp<uint64_t>(rounds, 1, kAppendRounds));
-}
 
 }  // namespace
 
@@ -260,8 +251,7 @@ lk_status VulkanCache::append(const AppendArgs &args) {
         if (takes_pages)
             record_new_pages(recorder, pipeline, args, push);
         else
-            record_append(recorder, pipeline, args, push,
-                          static_cast<uint32_t>(ceil_div(push.n_tokens, push.token_step)));
+            record_append(recorder, pipeline, args, push, n_append_groups(push));
         return LK_OK;
     }));
     return takes_pages ? LK_OK : pack_staged(args);
@@ -284,11 +274,20 @@ void VulkanCache::record_append(const Recorder &recorder, VkPipeline pipeline,
     }
 }
 
-// Whole blocks are packed from the host's tensors; append takes the other tokens.
+// Whole blocks are packed from the host's tensors, while append takes the other tokens; or from the
+// staging area, after append has taken all tokens.
 void VulkanCache::record_new_pages(const Recorder &recorder, VkPipeline append,
                                    const AppendArgs &args, AppendPush push) const {
-    push.list = new_blocks_.runs();
-    record_append(recorder, append, args, push, new_blocks_.n_runs());
+    if (can_pack_rows(args, push)) {
+        push.list = new_blocks_.runs();
+        record_append(recorder, append, args, push, new_blocks_.n_runs());
+    } else {
+        record_append(recorder, append, args, push, n_append_groups(push));
+        recorder.dispatch_barrier();
+        push.k = staged_tensor(push.staged_k, args);
+        push.v = staged_tensor(push.staged_v, args);
+        push.staged_k = push.staged_v = 0;
+    }
     push.list = new_blocks_.blocks();
     record_append(recorder, pipelines_.append_pages(args.layer_index), args, push,
                   new_blocks_.n_blocks());
