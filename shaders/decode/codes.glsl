@@ -29,6 +29,7 @@ layout(constant_id = LK_SPEC_PARAMETER_BYTES) const uint kParameterBytes = 0u;
 layout(constant_id = LK_SPEC_WIDTHS) const uint kWidths = ~0u;
 bool has_keys(uint bits) { return (kWidths & LK_KEYS_OF(bits)) != 0u; }
 bool has_values(uint bits) { return (kWidths & LK_VALUES_OF(bits)) != 0u; }
+const bool kIsF16 = kWidths == 0u;  // no page is packed
 
 const int kLargeExponent = 12;
 const float kLarge = float(1 << kLargeExponent);

@@ -87,27 +87,40 @@ void multiply_shared_strips(inout Sum sums[kSums], KvTile kv_tile, uint from, ui
     }
 }
 
-// Strips at 16 bits, in FP32: keys may be as large as FP16 goes.
+void multiply_f16_key_tile(inout float sums[kSums], uint tile, uvec4 words, Pair folded[kFolded]) {
+    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+        const vec2 low = unpackHalf2x16(words[i]);
+        const vec2 high = unpackHalf2x16(words[i + 2u]);
+        [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+            const uint at = (2u * tile + i) * kColumns + column;
+            add_product(sums[at], low, vec2(folded[2u * column]));
+            add_product(sums[at], high, vec2(folded[2u * column + 1u]));
+        }
+    }
+}
+
+// Strips at 16 bits, in FP32: keys may be as large as FP16 goes. A vector's place is loaded anew as
+// soon as it was used. Where no page is packed, registers suffice for two strips.
 void multiply_f16_strips(inout float sums[kSums], KvTile kv_tile) {
-    for (uint strip = 0u; strip < kv_tile.end16; ++strip) {
-        Pair folded[kFolded];
-        load_folded(strip * 4u + quad_lane(), folded);
-        uvec4 words[kPageTiles];
-        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-            words[tile] = tile < kv_tile.n_tiles
-                              ? load_vector(kv_tile.key_payload, strip * kv_tile.n_tiles + tile)
-                              : uvec4(0u);
-        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-            [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-                const vec2 low = unpackHalf2x16(words[tile][i]);
-                const vec2 high = unpackHalf2x16(words[tile][i + 2u]);
-                [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-                    const uint at = (2u * tile + i) * kColumns + column;
-                    add_product(sums[at], low, vec2(folded[2u * column]));
-                    add_product(sums[at], high, vec2(folded[2u * column + 1u]));
+    const uint n_strips = kIsF16 ? 2u : 1u;
+    uvec4 words[2][kPageTiles];
+    [[unroll]] for (uint s = 0u; s < 2u; ++s)
+        if (s < n_strips)
+            [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+                words[s][tile] = load_f16_keys(kv_tile, min(s, kv_tile.end16 - 1u), tile);
+    for (uint first = 0u; first < kv_tile.end16; first += n_strips)
+        [[unroll]] for (uint s = 0u; s < 2u; ++s) {
+            const uint strip = first + s;
+            if (s < n_strips && strip < kv_tile.end16) {
+                Pair folded[kFolded];
+                load_folded(strip * 4u + quad_lane(), folded);
+                [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+                    multiply_f16_key_tile(sums, tile, words[s][tile], folded);
+                    if (strip + n_strips < kv_tile.end16)
+                        words[s][tile] = load_f16_keys(kv_tile, strip + n_strips, tile);
                 }
             }
-    }
+        }
 }
 
 // Packed strips [from, to), times unit.
@@ -137,7 +150,7 @@ void add_key_products(KvTile kv_tile, inout KeyVectors vectors, int exponent) {
     float totals[kSums];
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
         totals[i] = 0.0;
-    if (kv_tile.end16 != 0u) {
+    if (kv_tile.end16 != 0u && kv_tile.n_tiles != 0u) {
         multiply_f16_strips(totals, kv_tile);
         [[unroll]] for (uint i = 0u; i < kSums; ++i)
             totals[i] *= power(-kLargeExponent);
@@ -184,25 +197,35 @@ void multiply_code_values(inout float totals[kPairSums], KvTile kv_tile, uint bi
         totals[i] = total_of(sums[i]);
 }
 
-// The same at 16 bits, in FP32: values may be as large as FP16 goes.
+void multiply_f16_value_tile(inout float totals[kPairSums], uint first, uvec4 words,
+                             Pair folded[kFolded]) {
+    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+        const vec2 low = unpackHalf2x16(words[i]);
+        const vec2 high = unpackHalf2x16(words[i + 2u]);
+        [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+            const uint at = first + i * kColumns + column;
+            add_product(totals[at], low, vec2(folded[2u * column]));
+            add_product(totals[at], high, vec2(folded[2u * column + 1u]));
+        }
+    }
+}
+
+// The same at 16 bits, in FP32: values may be as large as FP16 goes. Where no page is packed, the
+// vectors of a tile were loaded ahead, and those of the next pair take their place.
 void multiply_f16_values(inout float totals[kPairSums], KvTile kv_tile, uint strip, uint n_tokens) {
-    uvec4 words[2][kPageTiles];
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-        [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            words[s][tile] = load_f16_values(kv_tile, strip + s, tile, n_tokens);
+    if (!kIsF16)
+        load_f16_values(kv_tile, strip);
+    const bool is_cut = kv_tile.first_token + kv_tile.n_tiles * LK_TILE_TOKENS > n_tokens;
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
         Pair folded[kFolded];
         load_folded(tile * 4u + quad_lane(), folded);
-        [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-                const vec2 low = unpackHalf2x16(words[s][tile][i]);
-                const vec2 high = unpackHalf2x16(words[s][tile][i + 2u]);
-                [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-                    const uint at = (2u * s + i) * kColumns + column;
-                    add_product(totals[at], low, vec2(folded[2u * column]));
-                    add_product(totals[at], high, vec2(folded[2u * column + 1u]));
-                }
-            }
+        [[unroll]] for (uint s = 0u; s < 2u; ++s) {
+            if (is_cut)
+                f16_values[s][tile] = keep_tile(kv_tile, f16_values[s][tile], tile, n_tokens);
+            multiply_f16_value_tile(totals, s * 2u * kColumns, f16_values[s][tile], folded);
+            if (kIsF16 && strip + 2u < kStrips)
+                f16_values[s][tile] = load_f16_value(kv_tile, strip + 2u + s, tile);
+        }
     }
 }
 

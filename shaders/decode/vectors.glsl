@@ -52,10 +52,35 @@ uvec4 load_value_vector(KvTile kv_tile, uint bits, uint vector) {
     return load_vector(kv_tile.value_payload, vector);
 }
 
+// At 16 bits, of a tile. Tiles that a page lacks, whose tokens are masked, are read as its last one.
+uint f16_vector(KvTile kv_tile, uint strip, uint tile) {
+    return strip * kv_tile.n_tiles + min(tile, kv_tile.n_tiles - 1u);
+}
+uvec4 load_f16_keys(KvTile kv_tile, uint strip, uint tile) {
+    return load_vector(kv_tile.key_payload, f16_vector(kv_tile, strip, tile));
+}
+uvec4 load_f16_value(KvTile kv_tile, uint strip, uint tile) {
+    return load_vector(kv_tile.value_payload,
+                       f16_vector(kv_tile, min(strip, kStrips - 1u), tile));
+}
+
+// The vectors of a pair of strips at 16 bits.
+uvec4 f16_values[2][kPageTiles];
+void load_f16_values(KvTile kv_tile, uint strip) {
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        [[unroll]] for (uint s = 0u; s < 2u; ++s)
+            f16_values[s][tile] = load_f16_value(kv_tile, strip + s, tile);
+}
+
 // The first vectors of a pair of strips, ahead of their use.
 uvec4 value_vectors[2];
 
 void begin_value_vectors(KvTile kv_tile, uint strip) {
+    if (kIsF16) {
+        if (kv_tile.n_tiles != 0u)
+            load_f16_values(kv_tile, strip);
+        return;
+    }
     const uint n = value_vectors_of(kv_tile.value_bits);
     [[unroll]] for (uint s = 0u; s < 2u; ++s)
         value_vectors[s] = kv_tile.value_bits < 16u
@@ -76,16 +101,12 @@ void take_value_vectors(KvTile kv_tile, uint bits, uint strip, uint v) {
 uint keep_tokens(uint word, uint token, uint n_tokens) {
     return token + 1u < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
 }
-uvec4 load_f16_values(KvTile kv_tile, uint strip, uint tile, uint n_tokens) {
-    if (tile >= kv_tile.n_tiles)
-        return uvec4(0u);
-    uvec4 words = load_vector(kv_tile.value_payload, min(strip, kStrips - 1u) * kv_tile.n_tiles + tile);
-    const uint token = kv_tile.first_token + tile * LK_TILE_TOKENS + 2u * quad_lane();
-    if (kv_tile.first_token + kv_tile.n_tiles * LK_TILE_TOKENS > n_tokens)
-        words = uvec4(keep_tokens(words.x, token, n_tokens), keep_tokens(words.y, token, n_tokens),
-                      keep_tokens(words.z, token + 8u, n_tokens),
-                      keep_tokens(words.w, token + 8u, n_tokens));
-    return words;
+uvec4 keep_tile(KvTile kv_tile, uvec4 words, uint tile, uint n_tokens) {
+    const uint in_page = min(tile, kv_tile.n_tiles - 1u) * LK_TILE_TOKENS;
+    const uint token = kv_tile.first_token + in_page + 2u * quad_lane();
+    return uvec4(keep_tokens(words.x, token, n_tokens), keep_tokens(words.y, token, n_tokens),
+                 keep_tokens(words.z, token + 8u, n_tokens),
+                 keep_tokens(words.w, token + 8u, n_tokens));
 }
 
 #endif

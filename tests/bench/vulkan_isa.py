@@ -227,7 +227,7 @@ def count_head(code: Code, row: dict, head: dict) -> dict[str, float]:
     with_values = [h for h in heads if h != blocks and loads(code, code.loops[h]) >= STRIP_CHANNELS]
     if (loops and blocks is None) or not with_values:
         raise ValueError('the loop over pages has other loops inside than the shaders had')
-    values = largest(code, with_values)
+    values = with_values[-1]
     n_shuffles = 0
     for h in heads:
         inside = code.loops[h]
@@ -240,8 +240,8 @@ def count_head(code: Code, row: dict, head: dict) -> dict[str, float]:
         elif is_shuffle(code, h):
             add_shuffles(code, h, 3 if n_shuffles else 5, total)
             n_shuffles += 1
-        elif n_loads == 8:  # strips of keys at 16 bits
-            add(total, code.count(inside), head['key_strips']['16'])
+        elif n_loads in (8, 16):  # one or two strips of keys at 16 bits
+            add(total, code.count(inside), head['key_strips']['16'] * 8 / n_loads)
         elif n_shared >= 16:  # a token group's products with the midpoints
             add(total, code.count(code.own(inside)), row['key_groups'])
             for inner in code.children(inside):
