@@ -104,11 +104,8 @@ Tile code_tile(uvec4 words, uint bits, uint tile) {
 }
 
 // The factors of the codes of a team's page: queries with the ranges of keys, [strip], or weights
-// with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9. After the
-// strips come those with partners once more, for the higher bit of their codes.
-const uint kHigherStrips = kShared != 0u ? (kStrips + 1u) / 2u : 0u;
-const uint kKeyStrips = kStrips + kHigherStrips;
-const uint kFoldedRows = 4u * (kKeyStrips > kPageTiles ? kKeyStrips : kPageTiles);
+// with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9.
+const uint kFoldedRows = 4u * (kStrips > kPageTiles ? kStrips : kPageTiles);
 shared FoldedQuad shared_folded[kTeams * kFoldedRows * kFoldedQuads];
 
 const uint kFolded = 2u * kColumns;  // pairs of a lane: [column][lower or upper k]
@@ -149,16 +146,19 @@ float folded_value(uint at, uint column, uint k) {
 #endif
 }
 
-// Where pages have token groups: their ranges, for the queries of each group, in FP16 as four numbers
-// of a row, [group][row of shared_folded].
-const uint kRangeRows = kGrouped != 0u ? 4u * kKeyStrips : 0u;
-shared uvec2 shared_ranges[kTeams * kKeyGroups * kRangeRows + 1u];
-uint range_index(uint group, uint row) { return (team * kKeyGroups + group) * kRangeRows + row; }
+// A team's parameters for all lanes: while keys are multiplied, where pages have token groups, their
+// ranges for the queries of each group, in FP16 as four numbers of a row, [group][row of
+// shared_folded]; later range and minimum of the tokens of a group of values (values.glsl).
+const uint kRanges = kGrouped != 0u ? kKeyGroups * 4u * kStrips : 0u;
+const uint kValueParameters = LK_MAX_PAGE_TOKENS / 2u;
+const uint kTeamParameters = kRanges > kValueParameters ? kRanges : kValueParameters;
+shared uvec2 shared_parameters[kTeams * kTeamParameters];
+uint range_index(uint group, uint row) { return team * kTeamParameters + group * 4u * kStrips + row; }
 void store_ranges(uint group, uint row, vec4 ranges) {
-    shared_ranges[range_index(group, row)] =
+    shared_parameters[range_index(group, row)] =
         uvec2(packHalf2x16(ranges.xy), packHalf2x16(ranges.zw));
 }
-uvec2 load_ranges(uint group, uint row) { return shared_ranges[range_index(group, row)]; }
+uvec2 load_ranges(uint group, uint row) { return shared_parameters[range_index(group, row)]; }
 // Of one k of 16 of a row's strip.
 float range_of(uint group, uint row, uint k) {
     return unpackHalf2x16(load_ranges(group, row)[k / 8u] >> 16u * (k & 1u)).x;

@@ -69,9 +69,6 @@ uvec4 slots_of_higher_bits(KvTile kv_tile, uint strip, uint t) {
     return slots + mix(uvec4(0u), uvec4(kv_tile.n_shared),
                        lessThan(positions, uvec4(kv_tile.n_shared)));
 }
-// The folded queries of a strip's higher bits.
-uint higher_row(KvTile kv_tile, uint strip) { return 4u * (kStrips + strip - kv_tile.end4); }
-
 uint slot_row_of(uint slot) {
     return slot / LK_STRIP_CHANNELS * 4u + slot % LK_STRIP_CHANNELS % 8u / 2u;
 }
@@ -81,28 +78,21 @@ float folded_query(uint slot, uint column) {
 float slot_range(uint group, uint slot) {
     return range_of(group, slot_row_of(slot), slot % LK_STRIP_CHANNELS);
 }
-// Lays out the queries of higher bits, and their ranges, from those of the slots, a strip to four
-// lanes.
-void fold_higher_bits(KvTile kv_tile) {
-    const uint strip = kv_tile.end4 + lane / 4u;
-    if (strip >= shared_end(kv_tile))
-        return;
-    const uvec4 slots = slots_of_higher_bits(kv_tile, strip, quad_lane());
+// The queries of a strip's higher bits, as load_folded() has those of the slots, and their ranges.
+void load_folded_higher(KvTile kv_tile, uint strip, uvec4 slots, out Pair folded[kFolded]) {
     const vec4 factors =
         mix(vec4(1.0), vec4(2.0), notEqual(slots, slots_of(strip, quad_lane())));
-    const uint at = higher_row(kv_tile, strip) + quad_lane();
     [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
         const vec4 queries =
             factors * vec4(folded_query(slots.x, column), folded_query(slots.y, column),
                            folded_query(slots.z, column), folded_query(slots.w, column));
-        store_folded_pair(at, column, 0u, queries.xy);
-        store_folded_pair(at, column, 1u, queries.zw);
+        folded[2u * column] = to_pair(queries.xy);
+        folded[2u * column + 1u] = to_pair(queries.zw);
     }
-    if (kGrouped != 0u)
-        for (uint group = 0u; group < kv_tile.key_groups; ++group)
-            store_ranges(group, at,
-                         vec4(slot_range(group, slots.x), slot_range(group, slots.y),
-                              slot_range(group, slots.z), slot_range(group, slots.w)));
+}
+vec4 ranges_of_slots(uint group, uvec4 slots) {
+    return vec4(slot_range(group, slots.x), slot_range(group, slots.y),
+                slot_range(group, slots.z), slot_range(group, slots.w));
 }
 
 #endif

@@ -156,10 +156,6 @@ void multiply_keys(KvTile kv_tile) {
     fold_queries(kv_tile, tasks, exponent, products);
     begin_scores(kv_tile, exponent, tasks, products);
     team_sync();
-    if (kShared != 0u) {
-        fold_higher_bits(kv_tile);
-        team_sync();
-    }
     add_key_products(kv_tile, vectors, exponent);
     team_sync();
 }

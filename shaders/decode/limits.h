@@ -39,7 +39,7 @@ namespace vulkan {
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
 // Shared memory of a workgroup of decode, a little more than it takes. key_folds:
-// LK_SPEC_KEY_FOLDS, 0 of plain forms. higher_slots: LK_SPEC_HIGH_SLOTS, or decode_higher_slots().
+// LK_SPEC_KEY_FOLDS, 0 of plain forms. higher_slots: LK_SPEC_HIGH_SLOTS.
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
                                        DecodeArithmetic arithmetic, bool has_subgroups,
                                        uint32_t key_folds, uint32_t higher_slots) {
@@ -53,17 +53,14 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
     }
     const bool is_half = arithmetic == DecodeArithmetic::kFloat16;
     const uint32_t quads = is_half ? pairs : columns;
-    const uint32_t slots = head_dim + higher_slots > 128 ? head_dim + higher_slots : 128;
-    const uint32_t folded = slots / 4 * quads * 16;
-    const uint32_t ranges = key_folds * (head_dim + higher_slots) * 2;
+    const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 * quads * 16;
+    const uint32_t ranges = key_folds * head_dim * 2;
     const uint32_t value_parameters = 512;
-    const uint32_t team = head_dim * columns * 4 + folded + ranges + value_parameters +
+    const uint32_t team = head_dim * columns * 4 + folded +
+                          (ranges > value_parameters ? ranges : value_parameters) +
                           LK_DECODE_ROUNDS * 64 + columns * 8 + (has_subgroups ? 0 : 32 * 16);
     return n_teams * team + head_dim * columns * (is_half ? 2 : 4) + columns * 40 + 64;
 }
-
-// Without matrices, of layers with shared stored channels.
-constexpr uint32_t decode_higher_slots(uint32_t head_dim) { return (head_dim / 16 + 1) / 2 * 16; }
 
 // The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have
 // 8 columns.

@@ -20,14 +20,20 @@ void multiply_key_tile(inout Sum sums[kSums], uint tile, Tile codes, Pair folded
 }
 
 // The folded queries of a token group: those of a row times its ranges.
-void fold_ranges(uint group, uint row, Pair plain[kFolded], inout Pair folded[kFolded]) {
-    const uvec2 ranges = load_ranges(group, row);
-    const Pair low = half_pair(ranges.x);
-    const Pair high = half_pair(ranges.y);
+void fold_pairs(Pair low, Pair high, Pair plain[kFolded], inout Pair folded[kFolded]) {
     [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
         folded[2u * column] = plain[2u * column] * low;
         folded[2u * column + 1u] = plain[2u * column + 1u] * high;
     }
+}
+void fold_ranges(uint group, uint row, Pair plain[kFolded], inout Pair folded[kFolded]) {
+    const uvec2 ranges = load_ranges(group, row);
+    fold_pairs(half_pair(ranges.x), half_pair(ranges.y), plain, folded);
+}
+void fold_higher_ranges(uint group, uvec4 slots, Pair plain[kFolded],
+                        inout Pair folded[kFolded]) {
+    const vec4 ranges = ranges_of_slots(group, slots);
+    fold_pairs(to_pair(ranges.xy), to_pair(ranges.zw), plain, folded);
 }
 // Does a token group begin with the tile?
 bool begins_group(KvTile kv_tile, uint tile) {
@@ -64,13 +70,13 @@ void multiply_shared_strips(inout Sum sums[kSums], KvTile kv_tile, uint from, ui
                             inout KeyVectors vectors) {
     for (uint strip = from; strip < to; ++strip) {
         const uint row = strip * 4u + quad_lane();
-        const uint high_row = higher_row(kv_tile, strip) + quad_lane();
+        const uvec4 slots = slots_of_higher_bits(kv_tile, strip, quad_lane());
         Pair plain_low[kFolded];
         Pair plain_high[kFolded];
         Pair low[kFolded];
         Pair high[kFolded];
         load_folded(row, plain_low);
-        load_folded(high_row, plain_high);
+        load_folded_higher(kv_tile, strip, slots, plain_high);
         [[unroll]] for (uint i = 0u; i < kFolded; ++i) {
             low[i] = plain_low[i];
             high[i] = plain_high[i];
@@ -79,7 +85,7 @@ void multiply_shared_strips(inout Sum sums[kSums], KvTile kv_tile, uint from, ui
         [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
             if (begins_group(kv_tile, tile)) {
                 fold_ranges(group_of(kv_tile, tile), row, plain_low, low);
-                fold_ranges(group_of(kv_tile, tile), high_row, plain_high, high);
+                fold_higher_ranges(group_of(kv_tile, tile), slots, plain_high, high);
             }
             multiply_key_tile(sums, tile, code_tile(words, 2u, tile, 1u), low);
             multiply_key_tile(sums, tile, code_tile(words, 2u, tile, 2u), high);

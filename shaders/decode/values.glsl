@@ -129,9 +129,8 @@ void load_value_parameters(KvTile kv_tile, uint group) {
 }
 
 // Those of all tokens of a group: range and minimum in FP16, [tile][row], of rows g and g + 8.
-shared uvec2 shared_value_parameters[kTeams * LK_MAX_PAGE_TOKENS / 2u];
 uint value_parameters_index(uint tile, uint at_row) {
-    return team * (LK_MAX_PAGE_TOKENS / 2u) + 8u * tile + at_row;
+    return team * kTeamParameters + 8u * tile + at_row;
 }
 
 // Lays out the lane's parameters for all lanes. Returns the largest range.
@@ -139,9 +138,9 @@ float store_value_parameters(KvTile kv_tile) {
     const vec4 ranges = to_parameters(value_ranges, kv_tile.has_f8_values);
     const vec4 minima = to_parameters(value_minima, kv_tile.has_f8_values);
     const uint at = value_parameters_index(lane / 4u, 2u * (lane % 4u));
-    shared_value_parameters[at] = uvec2(packHalf2x16(vec2(ranges.x, minima.x)),
+    shared_parameters[at] = uvec2(packHalf2x16(vec2(ranges.x, minima.x)),
                                         packHalf2x16(vec2(ranges.z, minima.z)));
-    shared_value_parameters[at + 1u] = uvec2(packHalf2x16(vec2(ranges.y, minima.y)),
+    shared_parameters[at + 1u] = uvec2(packHalf2x16(vec2(ranges.y, minima.y)),
                                              packHalf2x16(vec2(ranges.w, minima.w)));
     return largest_of(ranges);
 }
@@ -170,7 +169,7 @@ void store_weights(float factors[kSlots]) {
 void take_ranges(out float factors[kSlots], inout float midpoints[kColumnSets]) {
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
         const uint at = value_parameters_index(slot_tile(slot), row());
-        const vec2 parameters = unpackHalf2x16(shared_value_parameters[at][slot_row(slot)]);
+        const vec2 parameters = unpackHalf2x16(shared_parameters[at][slot_row(slot)]);
         factors[slot] = parameters.x;
         const float midpoint = fma(parameters.x, 0.5, parameters.y);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)

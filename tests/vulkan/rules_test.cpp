@@ -235,7 +235,7 @@ void pairs_need_no_matrices(void **) {
             const uint32_t threads = rules.threads(0, columns);
             assert_in_range(lk::vulkan::decode_shared_bytes(
                                 kHeadDim, columns, threads / LK_LANES, arithmetic, true,
-                                rules.vector_folds(0), lk::vulkan::decode_higher_slots(kHeadDim)),
+                                rules.vector_folds(0), 0),
                             1, shared_bytes);
             if (shared_bytes > 16384)
                 assert_int_equal(threads, rules.threads(1, columns));
@@ -248,7 +248,7 @@ void layers_without_room_are_not_taken(void **) {
     traits.cooperative_matrix = traits.subgroup = false;
     const Plan plan({Layer(kHeads, {128, 0, 16, 6, 1, 32}), Layer(kHeads, {16, 0, 16, 6, 1, 32})},
                     lk::Metadata::kF8);
-    for (const uint32_t shared_bytes : {8192u, 16384u}) {
+    for (const uint32_t shared_bytes : {6144u, 16384u}) {
         traits.max_shared_bytes = shared_bytes;
         DecodeRules rules(lk::default_allocator(), traits);
         assert_true(rules.open(plan.layout()));

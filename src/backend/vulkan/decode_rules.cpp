@@ -15,12 +15,13 @@ constexpr uint32_t kMaxColumns = 16;      // of a KV head: each item of them rea
 constexpr uint32_t kMaxTiles = 8;         // likewise, of the query heads of one token
 constexpr uint32_t kWorkers = 4;          // workgroups of a core
 constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it takes
-constexpr uint32_t kFormTeams = 8;        // of a core, likewise, where forms are pushed
+constexpr uint32_t kFormTeams = 8;        // of a core, likewise, of pushed forms and FP32 vectors
 constexpr uint32_t kFormWorkers = 2;      // likewise, at least
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
 constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, where each form has several token groups
-constexpr uint32_t kVectorSharedBytes = 20480;  // likewise, without matrices
+constexpr uint32_t kVectorSharedBytes = 24576;  // likewise, without matrices: two of a core
+constexpr uint32_t kHalfSharedBytes = 20480;    // likewise, in FP16
 constexpr uint32_t kGroupSharedBytes = 26624;   // likewise, in FP16 where pages have several groups
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
@@ -312,8 +313,7 @@ gpu::SplitLimits DecodeRules::limits() const {
 gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
     const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
-    const uint32_t n_workers =
-        (has_matrices ? matrix_workers(layer, columns) : kWorkers) * traits_.n_cores;
+    const uint32_t n_workers = core_workers(layer, columns) * traits_.n_cores;
     return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices, 0};
 }
 
@@ -351,9 +351,9 @@ uint32_t DecodeRules::wanted_shared_bytes(uint32_t layer) const {
         return !of.key_folds      ? kSharedBytes
                : has_single_fold_ ? kFormSharedBytes
                                   : kFoldSharedBytes;
-    if (of.is_grouped && arithmetic(layer) == DecodeArithmetic::kFloat16)
-        return kGroupSharedBytes;
-    return kVectorSharedBytes;
+    if (arithmetic(layer) == DecodeArithmetic::kFloat32)
+        return kVectorSharedBytes;
+    return of.is_grouped ? kGroupSharedBytes : kHalfSharedBytes;
 }
 
 // Layers with pushed forms share pipelines, so their workgroups are cut for the form that needs
@@ -367,17 +367,16 @@ uint32_t DecodeRules::vector_folds(uint32_t layer) const {
     return layers_[layer].is_grouped ? folds_of(layers_[layer].key_groups) : 0;
 }
 uint32_t DecodeRules::higher_slots(uint32_t layer) const {
-    const Layer &of = layers_[layer];
-    if (arithmetic(layer) == DecodeArithmetic::kMatrix)
-        return of.key_folds ? most_high_slots_ : 0;
-    return of.has_shared ? decode_higher_slots(of.head_dim) : 0;
+    return layers_[layer].key_folds ? most_high_slots_ : 0;
 }
 
-// Workgroups of matrices that a core takes at once.
-uint32_t DecodeRules::matrix_workers(uint32_t layer, uint32_t tile_columns) const {
+// Workgroups that a core takes at once.
+uint32_t DecodeRules::core_workers(uint32_t layer, uint32_t tile_columns) const {
     const Layer &of = layers_[layer];
-    if (!of.key_folds)
+    if (of.has_matrices && !of.key_folds)
         return kMatrixWorkers;
+    if (arithmetic(layer) == DecodeArithmetic::kFloat16)
+        return kWorkers;
     const uint32_t n_teams = threads(layer, tile_columns) / LK_LANES;
     const uint32_t bytes =
         decode_shared_bytes(of.head_dim, tile_columns, n_teams, arithmetic(layer), traits_.subgroup,

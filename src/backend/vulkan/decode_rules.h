@@ -109,7 +109,7 @@ class DecodeRules final : public gpu::SplitRules {
     uint32_t wanted_shared_bytes(uint32_t layer) const;
     uint32_t folds(uint32_t layer) const;
     uint32_t higher_slots(uint32_t layer) const;
-    uint32_t matrix_workers(uint32_t layer, uint32_t tile_columns) const;
+    uint32_t core_workers(uint32_t layer, uint32_t tile_columns) const;
     uint32_t formats_of(uint16_t key_format, uint16_t value_format) const {
         return uint32_t{format_forms_[key_format]} | uint32_t{format_forms_[value_format]} << 16;
     }
