@@ -148,11 +148,12 @@ float folded_value(uint at, uint column, uint k) {
 
 // A team's parameters for all lanes: while keys are multiplied, where pages have token groups, their
 // ranges for the queries of each group, in FP16 as four numbers of a row, [group][row of
-// shared_folded]; later range and minimum of the tokens of a group of values (values.glsl).
+// shared_folded]; later those of a group of values (values.glsl).
 const uint kRanges = kGrouped != 0u ? kKeyGroups * 4u * kStrips : 0u;
 const uint kValueParameters = LK_MAX_PAGE_TOKENS / 2u;
 const uint kTeamParameters = kRanges > kValueParameters ? kRanges : kValueParameters;
 shared uvec2 shared_parameters[kTeams * kTeamParameters];
+uint value_ranges_row;  // of shared_parameters: where the ranges of the group of values begin
 uint range_index(uint group, uint row) { return team * kTeamParameters + group * 4u * kStrips + row; }
 void store_ranges(uint group, uint row, vec4 ranges) {
     shared_parameters[range_index(group, row)] =

@@ -113,6 +113,19 @@ void store_task_ranges(KvTile kv_tile, uint group, FoldTask tasks[kFoldTasks], f
     }
 }
 
+// Of a column of the lane, what all lanes have.
+float total_of_lanes(float products[kColumns], uint set) {
+    vec4 four;
+    [[unroll]] for (uint t = 0u; t < 4u; ++t) {
+        const uint column = column_of(t, set);
+        four[t] = is_column(column) ? products[column % kColumns] : 0.0;
+    }
+    float total = quad_sum(four);
+    [[unroll]] for (uint bit = 2u; bit < kLaneBits; ++bit)
+        total += exchange(total, 1u << bit);
+    return total;
+}
+
 // Scores begin at the products of the queries with the midpoints. The ranges of token groups are laid
 // out for the products.
 void begin_scores(KvTile kv_tile, int exponent, inout FoldTask tasks[kFoldTasks],
@@ -126,14 +139,7 @@ void begin_scores(KvTile kv_tile, int exponent, inout FoldTask tasks[kFoldTasks]
         if (kGrouped != 0u)
             store_task_ranges(kv_tile, group, tasks, power(kGroupedExponent - exponent));
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
-            vec4 four;
-            [[unroll]] for (uint t = 0u; t < 4u; ++t) {
-                const uint column = column_of(t, set);
-                four[t] = is_column(column) ? products[column % kColumns] : 0.0;
-            }
-            float product = quad_sum(four);
-            [[unroll]] for (uint bit = 2u; bit < kLaneBits; ++bit)
-                product += exchange(product, 1u << bit);
+            const float product = total_of_lanes(products, set);
             [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
                 if (kGrouped == 0u || slot_tile(slot) * kv_tile.key_groups / kPageTiles == group)
                     scores[slot * kColumnSets + set] = product;

@@ -194,7 +194,12 @@ void multiply_code_values(inout float totals[kPairSums], KvTile kv_tile, uint bi
         take_value_vectors(kv_tile, bits, strip, v);
         [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
             Pair folded[kFolded];
-            load_folded((v * n_tiles + i) * 4u + quad_lane(), folded);
+            const uint row = (v * n_tiles + i) * 4u + quad_lane();
+            load_folded(row, folded);
+            if (kGrouped != 0u) {
+                const uvec2 ranges = shared_parameters[value_ranges_row + row];
+                fold_pairs(half_pair(ranges.x), half_pair(ranges.y), folded, folded);
+            }
             [[unroll]] for (uint s = 0u; s < 2u; ++s)
                 multiply_value_tile(sums, s * 2u * kColumns, code_tile(words[s], bits, i), folded);
         }

@@ -2,8 +2,9 @@
 // tokens k.
 //
 // The ranges of a channel group are multiplied into the weights, after a division by a power of two
-// above the largest of them. Weights times minimum + range / 2 are the same for all channels of a
-// group, and join its products once.
+// above the largest of them: once for a page of one group, else as a pair of strips takes the weights.
+// Weights times minimum + range / 2 are the same for all channels of a group, and join its products
+// once.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_VALUES_GLSL
@@ -177,10 +178,10 @@ void take_ranges(out float factors[kSlots], inout float midpoints[kColumnSets]) 
     }
 }
 
-// Fold the ranges of a channel group into the weights. Returns the factor of its products;
+// Fold the ranges of the only channel group into the weights. Returns the factor of its products;
 // midpoints: the summand that joins them.
-float fold_weights(KvTile kv_tile, uint group, out float midpoints[kColumnSets]) {
-    const bool has_ranges = kv_tile.value_bits < 16u && group < kv_tile.value_groups;
+float fold_weights(KvTile kv_tile, out float midpoints[kColumnSets]) {
+    const bool has_ranges = kv_tile.value_bits < 16u;
     const float most = store_value_parameters(kv_tile);
     const float most_of_team = team_max(most);
     const int exponent = exponent_above(has_ranges ? most_of_team : 0.5);
@@ -205,6 +206,38 @@ float fold_weights(KvTile kv_tile, uint group, out float midpoints[kColumnSets])
     return step_scale;
 }
 
+// The weights for all groups.
+void store_plain_weights() {
+    float factors[kSlots];
+    [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+        factors[slot] = kLarge;
+    store_weights(factors);
+}
+
+// As fold_weights(), of one of several groups: lays out its ranges, in turn in two places, so that
+// lanes may still read those of the pair of strips before.
+float take_group(KvTile kv_tile, uint step, uint group, out float midpoints[kColumnSets]) {
+    const bool has_ranges = kv_tile.value_bits < 16u && group < kv_tile.value_groups;
+    const vec4 ranges = to_parameters(value_ranges, kv_tile.has_f8_values);
+    const vec4 minima = to_parameters(value_minima, kv_tile.has_f8_values);
+    const float most_of_team = team_max(largest_of(ranges));
+    const int exponent = exponent_above(has_ranges ? most_of_team : 0.5);
+    const vec4 scaled = ranges * power(-exponent);
+    value_ranges_row = team * kTeamParameters + step % 2u * LK_LANES;
+    shared_parameters[value_ranges_row + lane] =
+        uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+    Pair weights[kFolded];
+    load_folded(lane, weights);
+    const vec4 centers = has_ranges ? 0.5 * ranges + minima : vec4(0.0);
+    float products[kColumns];
+    [[unroll]] for (uint column = 0u; column < kColumns; ++column)
+        products[column] = dot(vec4(vec2(weights[2u * column]), vec2(weights[2u * column + 1u])),
+                               centers);
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+        midpoints[set] = total_of_lanes(products, set) * power(-kLargeExponent);
+    return power(exponent - kLargeExponent) * (has_ranges ? code_range(kv_tile.value_bits) : 1.0);
+}
+
 // A pair of strips: from `strip` on, those before `end`.
 void multiply_value_strips(KvTile kv_tile, uint strip, uint end, float step_scale,
                            float midpoints[kColumnSets], uint n_tokens) {
@@ -221,35 +254,44 @@ void begin_values(KvTile kv_tile) {
     begin_value_vectors(kv_tile, 0u);
 }
 
-// A page format has one channel group, or its groups are folded one after the other, anew for each
-// pair of strips: those of two groups make no pair.
+// The pair of strips of a step: those of two groups make no pair.
+struct ValueStep {
+    uint group;
+    uint strip;
+    uint end;  // of the group
+};
+ValueStep value_step(KvTile kv_tile, uint step) {
+    if (kGrouped == 0u)
+        return ValueStep(0u, 2u * step, kStrips);
+    const uint group_steps = (kv_tile.value_group_strips + 1u) / 2u;
+    const uint group = step / group_steps;
+    const uint from = min(group * kv_tile.value_group_strips, kStrips);
+    return ValueStep(group, from + 2u * (step % group_steps),
+                     min(from + kv_tile.value_group_strips, kStrips));
+}
+
+// A page format has one channel group, or each pair of strips takes the ranges of its group.
 void multiply_values(WorkTile work_tile, KvTile kv_tile) {
     const uint n_tokens = work_tile.n_history + work_tile.n_new;
-    const uint group_steps = (kv_tile.value_group_strips + 1u) / 2u;
     float midpoints[kColumnSets];
     float factor = 0.0;
-    if (kGrouped == 0u) {
-        factor = fold_weights(kv_tile, 0u, midpoints);
-        team_sync();
-    }
+    if (kGrouped == 0u)
+        factor = fold_weights(kv_tile, midpoints);
+    else
+        store_plain_weights();
+    team_sync();
     [[dont_unroll]] for (uint step = 0u; step < push.n_value_steps; ++step) {
-        uint strip = 2u * step;
-        uint end = kStrips;
+        const ValueStep now = value_step(kv_tile, step);
         if (kGrouped != 0u) {
-            const uint group = step / group_steps;
-            const uint from = min(group * kv_tile.value_group_strips, kStrips);
-            strip = from + 2u * (step % group_steps);
-            end = min(from + kv_tile.value_group_strips, kStrips);
-            if (step != 0u && strip < end) {
-                load_value_parameters(kv_tile, group);
-                begin_value_vectors(kv_tile, strip);
-            }
-            factor = fold_weights(kv_tile, group, midpoints);
+            // After an odd number of strips the vectors that were loaded ahead are others.
+            if (step != 0u && now.strip < now.end && kv_tile.value_group_strips % 2u != 0u)
+                begin_value_vectors(kv_tile, now.strip);
+            factor = take_group(kv_tile, step, now.group, midpoints);
+            if (step + 1u < push.n_value_steps)
+                load_value_parameters(kv_tile, value_step(kv_tile, step + 1u).group);
             team_sync();
-            }
-        multiply_value_strips(kv_tile, strip, end, factor, midpoints, n_tokens);
-        if (kGrouped != 0u)
-            team_sync();
+        }
+        multiply_value_strips(kv_tile, now.strip, now.end, factor, midpoints, n_tokens);
     }
     team_sync();
 }
