@@ -52,7 +52,7 @@ uvec4 load_value_vector(KvTile kv_tile, uint bits, uint vector) {
     return load_vector(kv_tile.value_payload, vector);
 }
 
-// At 16 bits, of a tile. Tiles that a page lacks, whose tokens are masked, are read as its last one.
+// At 16 bits, of a tile. Tiles that a page has not, whose tokens are masked, are read as its last one.
 uint f16_vector(KvTile kv_tile, uint strip, uint tile) {
     return strip * kv_tile.n_tiles + min(tile, kv_tile.n_tiles - 1u);
 }
