@@ -223,9 +223,23 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
 
+// The width of a latent page whose codes are multiplied: one width of 8, 4 or 2 bits, a range for
+// each channel, channels in their own order. Else 0.
+LK_BOTH uint32_t latent_code_bits(const FormatInfo &c) {
+    const bool is_plain = !c.is_token_axis && c.n_groups == 1 &&
+                          c.parameter_bytes == bytes_of_parameter(Metadata::kF16) && !c.n_shared &&
+                          !c.permutes && !c.permutation;
+    const uint32_t n_strips = c.head_dim / LK_STRIP_CHANNELS;
+    return !is_plain                       ? 0
+           : c.strips[kPlane8] == n_strips ? 8
+           : c.strips[kPlane4] == n_strips ? 4
+           : c.strips[kPlane2] == n_strips ? 2
+                                           : 0;
+}
+
 // Attention of layers whose values are channels of their keys or of another dim, for any number of
-// query columns (is_uneven() of cuda/types.h). page_bytes: of the layer's largest packed block, its
-// K page and V page together; what shared memory does not hold is read where it lies, which is
+// query columns (is_uneven() of cuda/types.h). page_bytes: of the layer's largest page whose codes
+// are multiplied, 0 without one; what shared memory does not hold is read where it lies, which is
 // slower.
 cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream);
 // As tile_splits(), tile_partial_floats() and tile_fits().

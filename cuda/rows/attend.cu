@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/launch_kernel.cuh"
-#include "cuda/rows/attend.cuh"
+#include "cuda/rows/latent.cuh"
 
 namespace lk {
 namespace cuda {
@@ -25,11 +25,13 @@ struct SlotShape {
     uint32_t n_slots;
     uint32_t stage_tokens;
     bool has_codes;
+    bool divides_warps;
 };
 // Preferred from the first to the last.
-constexpr SlotShape kSlotShapes[] = {{2, 64, true},  {2, 48, true},  {2, 32, true},  {1, 64, true},
-                                     {1, 32, true},  {2, 64, false}, {2, 48, false}, {2, 32, false},
-                                     {1, 32, false}, {1, 16, false}};
+constexpr SlotShape kSlotShapes[] = {
+    {3, 48, true, true},   {3, 32, true, true},   {2, 64, true, false},  {2, 48, true, false},
+    {2, 32, true, false},  {1, 64, true, false},  {1, 32, true, false},  {2, 64, false, false},
+    {2, 48, false, false}, {2, 32, false, false}, {1, 32, false, false}, {1, 16, false, false}};
 
 void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_bytes, RowsGrid *grid) {
     const uint32_t tiles = 2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
@@ -38,6 +40,7 @@ void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_byte
     grid->stage_tokens = shape.stage_tokens;
     grid->partial_tokens = shape.has_codes ? kMostRowsTokens : 64;
     grid->page_bytes = shape.has_codes ? page_bytes : 0;
+    grid->divides_warps = shape.divides_warps;
     const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
     grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
     grid->shared_bytes = rows_layout(layer, *grid).total;
@@ -59,6 +62,8 @@ cudaError_t cut_launch(const TileArgs &args, uint32_t page_bytes, RowsGrid *grid
         grid->n_tiles = (n_columns + grid->n_columns - 1) / grid->n_columns;
         for (const SlotShape &shape : kSlotShapes) {
             if (shape.has_codes && (!layer.is_latent || !page_bytes))
+                continue;
+            if (shape.divides_warps && grid->n_columns > kRowsColumns)
                 continue;
             set_shape(layer, shape, page_bytes, grid);
             if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
@@ -194,7 +199,8 @@ cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t 
     if (error != cudaSuccess)
         return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
-    error = launch_kernel(attend_rows, blocks, kRowsThreads, grid.shared_bytes, stream, args, grid);
+    error = launch_kernel(grid.divides_warps ? attend_latent : attend_rows, blocks, kRowsThreads,
+                          grid.shared_bytes, stream, args, grid);
     if (error != cudaSuccess || args.n_splits == 1)
         return error;
     const uint32_t n_columns = args.max_new * (args.layer.n_query_heads / args.layer.n_kv_heads);

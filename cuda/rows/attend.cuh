@@ -149,14 +149,15 @@ __device__ __forceinline__ bool weigh_columns(const TileArgs &args, const RowsBl
 }
 
 // Multiply the warp's output by a number of each column.
-__device__ __forceinline__ void scale_columns(const float *factors, OwnSums &out) {
+template <int kStrips, int kN>
+__device__ __forceinline__ void scale_columns(const float *factors, StripSums<kStrips, kN> &out) {
 #pragma unroll
-    for (int n = 0; n < kEights; ++n)
+    for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             const float factor = factors[8 * n + 2 * (threadIdx.x % 4) + j];
 #pragma unroll
-            for (int i = 0; i < kOwnStrips; ++i) {
+            for (int i = 0; i < kStrips; ++i) {
                 out[i][n][j] *= factor;
                 out[i][n][2 + j] *= factor;
             }
@@ -168,49 +169,53 @@ __host__ __device__ inline uint64_t rows_partial_floats(uint32_t n_columns, uint
     return static_cast<uint64_t>(n_columns) * (value_dim + 2);
 }
 
-// Close the columns, by the warp of each: their sums go to the floats of a split, if there is
-// one, or become what the output is multiplied by.
+// Close a column: its sum goes to the floats of a split, if there is one, or becomes what the
+// output is multiplied by.
+__device__ __forceinline__ float close_column(const TileArgs &args, const RowsBlock &block,
+                                              float *partial, uint32_t column, Total total) {
+    const Mask &mask = block.tables->mask;
+    if (column >= mask.n_columns)
+        return 1;
+    if (partial) {
+        float *references = partial + block.n_columns * args.layer.value_dim;
+        references[column] = total.reference;
+        references[block.n_columns + column] = total.sum;
+        return 1;
+    }
+    const QueryColumn query =
+        query_column(mask.sequence, mask.kv_head, mask.group_size, mask.first_column + column);
+    const float shrink = add_sink(args.layer, query.head, &total);
+    store_lse(args, query, total);
+    return shrink * inverse(total.sum);
+}
+// All columns, by the warp of each.
 __device__ __forceinline__ void close_columns(const TileArgs &args, const RowsBlock &block,
                                               float *partial, float *factors, RowsThread &thread) {
-    const Mask &mask = block.tables->mask;
 #pragma unroll 1
     for (uint32_t i = 0; i < kOwnColumns; ++i) {
         const uint32_t column = threadIdx.x / kWarp + kRowsWarps * i;
-        Total total = {thread.references[0], warp_sum(thread.sums[0])};
+        const Total total = {thread.references[0], warp_sum(thread.sums[0])};
         swap_two(thread.references);
         swap_two(thread.sums);
-        if (threadIdx.x % kWarp || column >= block.n_columns)
-            continue;
-        factors[column] = 1;
-        if (column >= mask.n_columns)
-            continue;
-        if (partial) {
-            float *references = partial + block.n_columns * args.layer.value_dim;
-            references[column] = total.reference;
-            references[block.n_columns + column] = total.sum;
-            continue;
-        }
-        const QueryColumn query =
-            query_column(mask.sequence, mask.kv_head, mask.group_size, mask.first_column + column);
-        const float shrink = add_sink(args.layer, query.head, &total);
-        store_lse(args, query, total);
-        factors[column] = shrink * inverse(total.sum);
+        if (threadIdx.x % kWarp == 0 && column < block.n_columns)
+            factors[column] = close_column(args, block, partial, column, total);
     }
 }
+
 // The output goes through shared memory, [column][channel], which takes the place of the slots.
 constexpr uint32_t kOutputPad = 4;  // numbers after a column's: lanes reach different banks
-__device__ __forceinline__ void put_output(uint32_t value_dim, bool is_wide, float *to,
-                                           const OwnSums &out) {
+template <int kStrips, int kN>
+__device__ __forceinline__ void put_output(uint32_t value_dim, uint32_t reader, bool is_wide,
+                                           float *to, const StripSums<kStrips, kN> &out) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t stride = value_dim + kOutputPad;
 #pragma unroll
-    for (int i = 0; i < kOwnStrips; ++i) {
-        const uint32_t channel =
-            (threadIdx.x / kWarp + kRowsWarps * i) * LK_STRIP_CHANNELS + lane / 4;
+    for (int i = 0; i < kStrips; ++i) {
+        const uint32_t channel = (reader + kReaders<kStrips> * i) * LK_STRIP_CHANNELS + lane / 4;
         if (channel >= value_dim)
             continue;
 #pragma unroll
-        for (int n = 0; n < kEights; ++n)
+        for (int n = 0; n < kN; ++n)
 #pragma unroll
             for (int j = 0; (n < kEights / 2 || is_wide) && j < 4; ++j)
                 to[(8 * n + 2 * (lane % 4) + j % 2) * stride + channel + j / 2 * 8] = out[i][n][j];
@@ -243,36 +248,60 @@ __device__ __forceinline__ Codes find_codes(const RowsBlock &block, const Stage 
     return {block.code_bits(stage), c.page_tokens, slot, ranges, ranges + c.minima_offset};
 }
 
+// The mask of a thread block and its split's pages, by its first thread.
+__device__ __forceinline__ void find_work(const TileArgs &args, const RowsGrid &grid,
+                                          const TilePosition &position, uint32_t split,
+                                          Mask *mask) {
+    mask->stage_tokens = grid.stage_tokens;
+    if (find_mask(args, position, grid.n_columns, mask))
+        cut_pages(args, 0, mask->blocks.n + mask->staged.n, split, mask);
+    else
+        mask->n_columns = 0;
+}
+__device__ __forceinline__ TilePosition own_position(const TileArgs &args) {
+    return {blockIdx.z / args.n_splits, blockIdx.y, gridDim.x - 1 - blockIdx.x};
+}
+__device__ __forceinline__ RowsBlock make_block(const TileArgs &args, const RowsGrid &grid,
+                                                const RowsLayout &layout, uint8_t *memory,
+                                                RowsTables *tables) {
+    return {tables,
+            memory,
+            memory + layout.queries,
+            grid.n_slots,
+            grid.slot_bytes,
+            grid.page_bytes,
+            grid.stage_tokens,
+            grid.n_columns,
+            args.layer.head_dim / LK_STRIP_CHANNELS,
+            stored_dim(args.layer, true) / LK_STRIP_CHANNELS};
+}
+// The floats of the thread block's split, if there are several.
+__device__ __forceinline__ float *own_partial(const TileArgs &args, const RowsBlock &block,
+                                              const TilePosition &position, uint32_t split) {
+    const uint32_t index =
+        ((position.sequence * gridDim.y + position.kv_head) * gridDim.x + position.tile) *
+            args.n_splits +
+        split;
+    return args.n_splits > 1
+               ? args.partials + index * rows_partial_floats(block.n_columns, args.layer.value_dim)
+               : nullptr;
+}
+
 __global__ void __launch_bounds__(kRowsThreads, 1)
     attend_rows(const __grid_constant__ TileArgs args, const __grid_constant__ RowsGrid grid) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ RowsTables tables;
     __shared__ float column_values[2][kMostRowsColumns];
-    const TilePosition position = {blockIdx.z / args.n_splits, blockIdx.y,
-                                   gridDim.x - 1 - blockIdx.x};
+    const TilePosition position = own_position(args);
     const uint32_t split = blockIdx.z % args.n_splits;
     Mask &mask = tables.mask;
-    if (threadIdx.x == 0) {
-        mask.stage_tokens = grid.stage_tokens;
-        if (find_mask(args, position, grid.n_columns, &mask))
-            cut_pages(args, 0, mask.blocks.n + mask.staged.n, split, &mask);
-        else
-            mask.n_columns = 0;
-    }
+    if (threadIdx.x == 0)
+        find_work(args, grid, position, split, &mask);
     __syncthreads();
     if (!mask.n_columns)
         return;
     const RowsLayout layout = rows_layout(args.layer, grid);
-    const RowsBlock block = {&tables,
-                             memory,
-                             memory + layout.queries,
-                             grid.n_slots,
-                             grid.slot_bytes,
-                             grid.page_bytes,
-                             grid.stage_tokens,
-                             grid.n_columns,
-                             args.layer.head_dim / LK_STRIP_CHANNELS,
-                             stored_dim(args.layer, true) / LK_STRIP_CHANNELS};
+    const RowsBlock block = make_block(args, grid, layout, memory, &tables);
     const RowsSums sums = {reinterpret_cast<float *>(memory + layout.partial),
                            grid.partial_tokens + kPartialPad,
                            reinterpret_cast<float *>(memory + layout.minima),
@@ -284,9 +313,9 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                              mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
 
     const bool copies_ahead = grid.n_slots > 1;
-    Stage stage = advance(args, block, {0, 0, 0, 0, kMostSlots - 1});
+    Stage stage = advance<AllThreads>(args, block, {0, 0, 0, 0, block.n_slots - 1});
     if (stage.n_tokens)
-        begin_stage(block, stage);
+        begin_stage<AllThreads>(block, stage);
     load_positions(args, &tables);
     load_query_columns(args, block);
     RowsThread thread = {};
@@ -298,10 +327,10 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         finish_stage(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
         const Codes codes = find_codes(block, stage, slot);
-        const Stage next = advance(args, block, stage);
+        const Stage next = advance<AllThreads>(args, block, stage);
         __syncthreads();  // the stage is there, and what the one before was read from is free
         if (next.n_tokens && copies_ahead)
-            begin_stage(block, next);
+            begin_stage<AllThreads>(block, next);
         const uint32_t n_tiles = stage_tiles(stage);
         if (block.is_wide())
             multiply_keys<true>(block, codes, slot, n_tiles, sums.partial, sums.partial_stride,
@@ -313,33 +342,32 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         const RowsStage now = {stage.first_token, stage.n_tokens, codes.bits != 0,
                                !all_are_visible(args.layer, all, stage, 1)};
         if (__syncthreads_or(weigh_columns(args, block, now, sums, thread)))
-            scale_columns(sums.shrinks, thread.out);
-        const ValueWork work = {args.layer.value_dim / LK_STRIP_CHANNELS, n_tiles,
-                                weights_address(sums.weights, sums.weight_stride),
-                                sums.weight_stride, sums.sums};
+            scale_columns<kOwnStrips, kEights>(sums.shrinks, thread.out);
+        const ValueWork work = {
+            args.layer.value_dim / LK_STRIP_CHANNELS, n_tiles, threadIdx.x / kWarp,
+            weights_address(sums.weights, sums.weight_stride), sums.weight_stride};
+        StoredSums of_weights = {sums.sums};
         if (block.is_wide())
-            multiply_values<true>(block, codes, slot, work, thread.out);
+            multiply_values<true, kOwnStrips, kEights>(block, codes, slot, work, of_weights,
+                                                       thread.out);
         else
-            multiply_values<false>(block, codes, slot, work, thread.out);
+            multiply_values<false, kOwnStrips, kEights>(block, codes, slot, work, of_weights,
+                                                        thread.out);
         if (next.n_tokens && !copies_ahead) {
             __syncthreads();
-            begin_stage(block, next);
+            begin_stage<AllThreads>(block, next);
         }
         stage = next;
     }
-    const uint32_t index =
-        ((position.sequence * gridDim.y + position.kv_head) * gridDim.x + position.tile) *
-            args.n_splits +
-        split;
-    const uint64_t n_floats = rows_partial_floats(block.n_columns, args.layer.value_dim);
-    float *own_split = args.n_splits > 1 ? args.partials + index * n_floats : nullptr;
+    float *own_split = own_partial(args, block, position, split);
     __syncthreads();
     close_columns(args, block, own_split, sums.shrinks, thread);
     __syncthreads();
     if (!own_split)
-        scale_columns(sums.shrinks, thread.out);
+        scale_columns<kOwnStrips, kEights>(sums.shrinks, thread.out);
     auto *output = reinterpret_cast<float *>(memory);
-    put_output(args.layer.value_dim, block.is_wide(), output, thread.out);
+    put_output<kOwnStrips, kEights>(args.layer.value_dim, threadIdx.x / kWarp, block.is_wide(),
+                                    output, thread.out);
     __syncthreads();
     store_columns(args, mask, own_split, output);
 }

@@ -12,6 +12,7 @@ namespace cuda {
 
 constexpr uint32_t kRowsWarps = 16;
 constexpr uint32_t kRowsThreads = 32 * kRowsWarps;
+constexpr uint32_t kSideWarps = kRowsWarps / 2;
 constexpr uint32_t kRowsColumns = 16;  // query columns of a thread block, or twice as many
 constexpr uint32_t kMostRowsColumns = 2 * kRowsColumns;
 constexpr uint32_t kMostRowsTokens = 128;  // of a stage: a packed page's codes are one
@@ -26,28 +27,33 @@ struct RowsGrid {
     uint32_t slot_bytes;
     uint32_t n_slots;
     uint32_t shared_bytes;
+    bool divides_warps;  // into key warps and value warps
 };
 
 // Where a thread block's arrays lie in its dynamic shared memory, in bytes. Slots begin at 0.
 struct RowsLayout {
     uint32_t queries;  // [strip][16 columns][lane] B operands
     uint32_t partial;  // [share of the channels][column][token] sums of products
-    uint32_t minima;   // [warp][column] sums of products with minima
-    uint32_t weights;  // [column][token] in FP16
+    uint32_t minima;   // [column][warp] sums of products with minima
+    uint32_t weights;  // [column][token] in FP16; of two stages where warps are divided
     uint32_t total;
 };
 constexpr uint32_t kKeyShares = 4;  // of the channels, by warps
 // Numbers after a column's: lanes reach different banks.
 constexpr uint32_t kPartialPad = 4;
 constexpr uint32_t kWeightPad = 8;
+constexpr uint32_t rows_weight_bytes(const RowsGrid &grid) {
+    return 2 * grid.n_columns * (grid.partial_tokens + kWeightPad);
+}
 constexpr RowsLayout rows_layout(const LayerArg &layer, const RowsGrid &grid) {
     RowsLayout layout{};
     const uint32_t columns = grid.n_columns;
     layout.queries = grid.n_slots * grid.slot_bytes;
     layout.partial = layout.queries + 2 * columns * layer.head_dim;
-    layout.minima = layout.partial + 4 * kKeyShares * columns * (grid.partial_tokens + kPartialPad);
+    const uint32_t products = 4 * kKeyShares * columns * (grid.partial_tokens + kPartialPad);
+    layout.minima = layout.partial + (grid.divides_warps ? 0 : products);
     layout.weights = layout.minima + 4 * kRowsWarps * columns;
-    layout.total = layout.weights + 2 * columns * (grid.partial_tokens + kWeightPad);
+    layout.total = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
     return layout;
 }
 

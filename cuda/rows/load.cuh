@@ -15,8 +15,6 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kMostSlots = 2;
-
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 
@@ -49,13 +47,8 @@ struct RowsBlock {
     __device__ uint32_t code_bits(const Stage &stage) const {
         return tables->code_bits[view_index(stage)];
     }
-    // Stages count in Stage.parity, modulo the most slots.
-    __device__ uint32_t slot_index(const Stage &stage) const {
-        return n_slots == kMostSlots ? stage.parity : 0;
-    }
-    __device__ uint8_t *slot(const Stage &stage) const {
-        return slots + slot_index(stage) * slot_bytes;
-    }
+    // A stage's parity is the number of its slot.
+    __device__ uint8_t *slot(const Stage &stage) const { return slots + stage.parity * slot_bytes; }
     __device__ bool is_wide() const { return n_columns > kRowsColumns; }
     __device__ uint32_t query_strip_bytes() const { return n_columns / 16 * kTileBytes; }
     __device__ uint32_t strips(uint32_t side) const { return side ? value_strips : key_strips; }
@@ -65,44 +58,39 @@ __device__ __forceinline__ uint32_t stage_tiles(const Stage &stage) {
     return (stage.n_tokens + LK_TILE_TOKENS - 1) / LK_TILE_TOKENS;
 }
 
-// The width of a latent page whose codes can be multiplied: one width of 8, 4 or 2 bits, a range
-// for each channel, channels in their own order. Else 0.
-__device__ inline uint32_t code_bits(const PageView &page) {
-    const FormatInfo &c = page.info;
-    const bool is_plain = page.source == Source::kCopied && !c.is_token_axis && c.n_groups == 1 &&
-                          c.parameter_bytes == bytes_of_parameter(Metadata::kF16) && !c.n_shared &&
-                          !c.permutes && !c.permutation;
-    const uint32_t n_strips = c.head_dim / LK_STRIP_CHANNELS;
-    return !is_plain                       ? 0
-           : c.strips[kPlane8] == n_strips ? 8
-           : c.strips[kPlane4] == n_strips ? 4
-           : c.strips[kPlane2] == n_strips ? 2
-                                           : 0;
-}
+// The threads that look up pages and copy them: here the whole thread block.
+struct AllThreads {
+    static constexpr uint32_t kN = kRowsThreads;
+    static __device__ __forceinline__ uint32_t index() { return threadIdx.x; }
+    static __device__ __forceinline__ void meet() { __syncthreads(); }
+};
 
-// Views of the pages from `page` on. All threads.
+// Views of the pages from `page` on.
+template <class Threads>
 __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block, uint32_t page) {
     RowsTables &tables = *block.tables;
-    const uint32_t i = threadIdx.x;
-    __syncthreads();
+    const uint32_t i = Threads::index();
+    Threads::meet();
     if (i < min(kPageBatch, tables.mask.page_end - page)) {
         EntryView &view = tables.views[i];
         view_page(args, tables.mask, page + i, block.page_bytes, &view);
-        const uint32_t bits = args.layer.is_latent ? code_bits(view.pages[0]) : 0;
+        const bool is_coded = args.layer.is_latent && view.pages[0].source == Source::kCopied;
+        const uint32_t bits = is_coded ? latent_code_bits(view.pages[0].info) : 0;
         tables.code_bits[i] = bits;
         for (PageView &of_side : view.pages)
             if (!bits && of_side.source == Source::kCopied)
                 of_side.source = Source::kDistant;
     }
-    __syncthreads();
+    Threads::meet();
 }
 
 // The stage after one, or the first one after none. A page whose codes are multiplied is one stage.
+template <class Threads>
 __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
                                       const Stage stage) {
     const Mask &mask = block.tables->mask;
     Stage next = stage;
-    next.parity = (stage.parity + 1) % kMostSlots;
+    next.parity = stage.parity + 1 < block.n_slots ? stage.parity + 1 : 0;
     ++next.index;
     const EntryView &old = block.view(stage);
     if (stage.n_tokens && !block.code_bits(stage) && next.index < old.end_stage) {
@@ -113,7 +101,7 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
     next.page = stage.n_tokens ? stage.page + 1 : mask.page_begin;
     for (; next.page < mask.page_end; ++next.page) {
         if ((next.page - mask.page_begin) % kPageBatch == 0)
-            look_up_rows(args, block, next.page);
+            look_up_rows<Threads>(args, block, next.page);
         const EntryView &view = block.view(next);
         if (view.first_stage >= view.end_stage)
             continue;
@@ -126,6 +114,7 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
 }
 
 // The order of a page's channels, and its bytes on their way to L2.
+template <class Threads>
 __device__ inline void describe_page(const RowsBlock &block, const EntryView &view) {
 #pragma unroll 1
     for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
@@ -134,44 +123,47 @@ __device__ inline void describe_page(const RowsBlock &block, const EntryView &vi
         if (page.source == Source::kDistant) {
             order = page.info.permutes ? page.metadata + page.info.permutation_offset
                                        : reinterpret_cast<const uint8_t *>(page.info.permutation);
-            for (uint32_t i = 128 * threadIdx.x; i < page.info.payload_bytes; i += 128 * blockDim.x)
+            for (uint32_t i = 128 * Threads::index(); i < page.info.payload_bytes;
+                 i += 128 * Threads::kN)
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(page.payload + i));
         }
         const uint32_t n_channels = block.strips(side) * LK_STRIP_CHANNELS;
-        for (uint32_t i = threadIdx.x; order && i < n_channels; i += blockDim.x)
+        for (uint32_t i = Threads::index(); order && i < n_channels; i += Threads::kN)
             block.tables->orders[side][i] =
                 static_cast<uint16_t>(load_channel(order, n_channels, i));
-        if (threadIdx.x == 0)
+        if (Threads::index() == 0)
             block.tables->has_order[side] = order != nullptr;
     }
 }
 
-// Copy n runs of bytes that lie apart. Whole thread blocks.
+// Copy n runs of bytes that lie apart.
+template <class Threads>
 __device__ __forceinline__ void copy_runs(uint32_t n, uint32_t to, const uint8_t *from,
                                           uint32_t stride, uint32_t bytes) {
-    const uint32_t n_warps = n > 1 ? kRowsWarps : 1;
-    const uint32_t thread = n > 1 ? threadIdx.x % kWarp : threadIdx.x;
-    const uint32_t step = 16 * (n > 1 ? kWarp : kRowsThreads);
+    const uint32_t n_warps = n > 1 ? Threads::kN / kWarp : 1;
+    const uint32_t thread = n > 1 ? threadIdx.x % kWarp : Threads::index();
+    const uint32_t step = 16 * (n > 1 ? kWarp : Threads::kN);
 #pragma unroll 1
-    for (uint32_t i = n > 1 ? threadIdx.x / kWarp : 0; i < n; i += n_warps)
+    for (uint32_t i = n > 1 ? Threads::index() / kWarp : 0; i < n; i += n_warps)
         for (uint32_t at = 16 * thread; at < bytes; at += step)
             copy_async(to + i * bytes + at, from + i * stride + at);
 }
 
 // Begin the copies of a stage.
+template <class Threads>
 __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
     const EntryView &view = block.view(stage);
     const uint32_t slot = shared_address(block.slot(stage));
     if (block.code_bits(stage)) {
         const PageView &page = view.pages[0];
         const FormatInfo &c = page.info;
-        copy_runs(1, slot, page.payload, 0, c.payload_bytes);
-        copy_runs(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
+        copy_runs<Threads>(1, slot, page.payload, 0, c.payload_bytes);
+        copy_runs<Threads>(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
         commit_copies();
         return;
     }
     if (stage.index == view.first_stage)
-        describe_page(block, view);
+        describe_page<Threads>(block, view);
     const uint32_t bytes = stage_tiles(stage) * kTileBytes;  // of a strip
 #pragma unroll 1
     for (uint32_t side = 0; side < 2; ++side) {
@@ -179,9 +171,9 @@ __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stag
         if (page.source != Source::kTiles)
             continue;
         const uint32_t tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
-        copy_runs(block.strips(side), slot + side * block.key_strips * bytes,
-                  page.payload + tile * kTileBytes, 2 * LK_STRIP_CHANNELS * page.info.page_tokens,
-                  bytes);
+        copy_runs<Threads>(block.strips(side), slot + side * block.key_strips * bytes,
+                           page.payload + tile * kTileBytes,
+                           2 * LK_STRIP_CHANNELS * page.info.page_tokens, bytes);
     }
     commit_copies();
 }
@@ -286,13 +278,18 @@ __device__ __forceinline__ void make_side(const RowsBlock &block, const Stage &s
         }
 }
 
-// What remains to be done once the copies of a stage have arrived. The next barrier makes it valid.
-__device__ __noinline__ void finish_stage(const RowsBlock block, const Stage stage) {
+// Is all of a stage there once its copies have arrived?
+__device__ __forceinline__ bool is_copied_whole(const RowsBlock &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     bool is_done = stage.n_tokens % LK_TILE_TOKENS == 0;
     for (uint32_t side = 0; side < 2 && block.strips(side); ++side)
         is_done = is_done && view.pages[side].source == Source::kTiles;
-    if (is_done || block.code_bits(stage))
+    return is_done || block.code_bits(stage);
+}
+
+// What remains to be done then. All threads; the next barrier makes it valid.
+__device__ __noinline__ void finish_stage(const RowsBlock block, const Stage stage) {
+    if (is_copied_whole(block, stage))
         return;
     __syncthreads();  // all threads' copies, and the order of channels
     SideTiles to = {block.slot(stage), nullptr, stage_tiles(stage), false};

@@ -16,15 +16,20 @@
 namespace lk {
 namespace cuda {
 
-constexpr int kOwnTiles = 2;  // of 16 tokens, of a warp's S
-constexpr int kOwnStrips = (kMostValueStrips + kRowsWarps - 1) / kRowsWarps;  // of its output
+constexpr int kOwnTiles = 2;                               // of 16 tokens, of a warp's S
+constexpr int kOwnStrips = kMostValueStrips / kRowsWarps;  // of its output
 constexpr uint32_t kTokenParts = kRowsWarps / kKeyShares;
 static_assert(kTokenParts * kOwnTiles * LK_TILE_TOKENS == kMostRowsTokens,
               "warps share the tokens of a stage");
 
 constexpr int kEights = kMostRowsColumns / 8;  // n of a product is 8 columns
 
-using OwnSums = float[kOwnStrips][kEights][4];
+// A warp's part of the output: every so many-th strip, 8 columns kN times.
+template <int kStrips, int kN>
+using StripSums = float[kStrips][kN][4];
+template <int kStrips>
+constexpr uint32_t kReaders = kMostValueStrips / kStrips;  // warps that share the strips
+using OwnSums = StripSums<kOwnStrips, kEights>;
 
 // Queries of 16 channels, or weights of 16 tokens, as B operands of 16 columns, if they are wide of
 // twice as many.
@@ -33,8 +38,8 @@ struct ColumnOperands {
     static constexpr int kSixteens = kWide ? 2 : 1;
     uint32_t b[kSixteens][4];
 
-    __device__ __forceinline__ void multiply(const uint32_t (&a)[4],
-                                             float (&sums)[kEights][4]) const {
+    template <int kN>
+    __device__ __forceinline__ void multiply(const uint32_t (&a)[4], float (&sums)[kN][4]) const {
 #pragma unroll
         for (int n = 0; n < 2 * kSixteens; ++n)
             mma(sums[n], a[0], a[1], a[2], a[3], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
@@ -161,17 +166,18 @@ __device__ __forceinline__ void multiply_key_tiles(const RowsBlock &block, const
     }
 }
 
-// What brings the largest range of a warp's strips next to 2^14, as FP16 numbers, and back.
+// What brings the largest range of some strips next to 2^14, as FP16 numbers, and back.
 struct KeyRangeScale {
     uint32_t lower;  // of ranges of the lower 8 of k
     uint32_t upper;
     float inverse;
 };
-__device__ __forceinline__ KeyRangeScale find_range_scale(const Codes &codes, const KeyPart &part) {
+__device__ __forceinline__ KeyRangeScale find_range_scale(const Codes &codes, uint32_t first_strip,
+                                                          uint32_t end_strip) {
     constexpr uint32_t kStripBytes = 2 * LK_STRIP_CHANNELS;
-    const uint32_t end = codes.ranges + part.end_strip * kStripBytes;
+    const uint32_t end = codes.ranges + end_strip * kStripBytes;
     uint32_t most = 0;
-    for (uint32_t at = codes.ranges + part.first_strip * kStripBytes + 16 * (threadIdx.x % kWarp);
+    for (uint32_t at = codes.ranges + first_strip * kStripBytes + 16 * (threadIdx.x % kWarp);
          at < end; at += 16 * kWarp) {
         // Numbers that are not negative are ordered as their bits.
         const uint4 eight = load_shared4(at);
@@ -188,26 +194,29 @@ __device__ __forceinline__ KeyRangeScale find_range_scale(const Codes &codes, co
     return scale;
 }
 
-// The queries' products with the minima of a part of the share's strips.
-template <bool kWide>
-__device__ __forceinline__ void multiply_minima(const RowsBlock &block, const KeyPart &part,
-                                                const Codes &codes, float *minima) {
+// The queries' products with the minima of every kStep-th strip. queries: shared address of the
+// lane's operands of the first strip; minima: [column][kWarps], of the warp.
+template <bool kWide, uint32_t kStep, uint32_t kWarps>
+__device__ __forceinline__ void multiply_minima(const Codes &codes, uint32_t queries,
+                                                uint32_t first_strip, uint32_t end_strip,
+                                                float *minima) {
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t warp = threadIdx.x / kWarp;
     constexpr uint32_t kQueryBytes = ColumnOperands<kWide>::kSixteens * kTileBytes;
-    float sums[kEights][4] = {};
+    constexpr int kN = kWide ? kEights : kEights / 2;
+    float sums[kN][4] = {};
 #pragma unroll 1
-    for (uint32_t i = warp / kKeyShares; part.first_strip + i < part.end_strip; i += kTokenParts) {
-        const uint2 m = load_shared2(codes.minima + 32 * (part.first_strip + i) + 8 * (lane % 4));
-        load_queries<kWide>(part.queries + i * kQueryBytes).multiply({m.x, m.x, m.y, m.y}, sums);
+    for (uint32_t strip = first_strip; strip < end_strip; strip += kStep) {
+        const uint2 m = load_shared2(codes.minima + 32 * strip + 8 * (lane % 4));
+        load_queries<kWide>(queries).multiply({m.x, m.x, m.y, m.y}, sums);
+        queries += kStep * kQueryBytes;
     }
     // All rows are the same.
-    float *to = minima + 2 * lane * kRowsWarps + warp;
+    float *to = minima + 2 * lane * kWarps;
 #pragma unroll
-    for (int n = 0; n < (kWide ? kEights : kEights / 2); ++n)
+    for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int i = 0; lane < 4 && i < 2; ++i)
-            to[(8 * n + i) * kRowsWarps] = sums[n][i];
+            to[(8 * n + i) * kWarps] = sums[n][i];
 }
 
 // S of a page of codes: a warp has two tiles.
@@ -250,14 +259,18 @@ __device__ __forceinline__ void multiply_keys(const RowsBlock &block, const Code
                                               uint32_t slot, uint32_t n_tiles, float *partials,
                                               uint32_t stride, float *minima) {
     const KeyPart part(block, partials, stride, codes.bits ? kOwnTiles : 1);
+    const uint32_t first =
+        threadIdx.x / kWarp / kKeyShares;  // of strips that part a share's minima
     if (codes.bits)
-        multiply_minima<kWide>(block, part, codes, minima);
+        multiply_minima<kWide, kTokenParts, kRowsWarps>(
+            codes, part.queries + first * block.query_strip_bytes(), part.first_strip + first,
+            part.end_strip, minima + threadIdx.x / kWarp);
     if (part.first_tile >= n_tiles)
         return;
     KeyProducts products = {};
     float factor = 1;
     if (codes.bits) {
-        const KeyRangeScale scale = find_range_scale(codes, part);
+        const KeyRangeScale scale = find_range_scale(codes, part.first_strip, part.end_strip);
         factor = scale.inverse * code_factor(codes.bits);
         if (codes.bits == 4)
             multiply_key_codes<4, kWide>(block, part, codes, scale, products);
@@ -274,13 +287,25 @@ __device__ __forceinline__ void multiply_keys(const RowsBlock &block, const Code
             store_products<kWide>(part.partial + t * LK_TILE_TOKENS, stride, products[t], factor);
 }
 
+// Sums of a stage's weights, which the products of minima and weights are made of: of each column,
+// as another warp wrote them.
+struct StoredSums {
+    const float *sums;
+
+    template <bool kWide>
+    __device__ __forceinline__ void add(const ColumnOperands<kWide> &) {}
+    __device__ __forceinline__ float of(int n, int i) const {
+        return sums[8 * n + 2 * (threadIdx.x % 4) + i];
+    }
+};
+
 // What the products of weights and values read.
 struct ValueWork {
     uint32_t n_strips;
     uint32_t n_tiles;
+    uint32_t reader;   // which of the warps that share the strips
     uint32_t weights;  // shared address, of the lane's row of a matrix
     uint32_t stride;   // of weights
-    const float *sums;
 
     template <bool kWide>
     __device__ __forceinline__ ColumnOperands<kWide> operands(uint32_t tile) const {
@@ -294,23 +319,26 @@ __device__ __forceinline__ uint32_t weights_address(const __half *weights, uint3
 }
 
 // A strip of the warp's output; the last one in place of those that the values do not have.
+template <int kStrips>
 __device__ __forceinline__ uint32_t own_strip(const ValueWork &work, int i) {
-    return min(threadIdx.x / kWarp + kRowsWarps * i, work.n_strips - 1);
+    return min(work.reader + kReaders<kStrips> * i, work.n_strips - 1);
 }
 
 // O of a stage of tiles, which are keys or values.
-template <bool kIsLatent, bool kWide>
+template <bool kIsLatent, bool kWide, int kStrips, int kN, class Sums>
 __device__ __forceinline__ void multiply_value_tiles(uint32_t tiles, const ValueWork &work,
-                                                     OwnSums &out) {
-    uint32_t at[kOwnStrips];
+                                                     Sums &sums, StripSums<kStrips, kN> &out) {
+    uint32_t at[kStrips];
 #pragma unroll
-    for (int i = 0; i < kOwnStrips; ++i)
-        at[i] = tiles + own_strip(work, i) * work.n_tiles * kTileBytes + 16 * (threadIdx.x % kWarp);
+    for (int i = 0; i < kStrips; ++i)
+        at[i] = tiles + own_strip<kStrips>(work, i) * work.n_tiles * kTileBytes +
+                16 * (threadIdx.x % kWarp);
 #pragma unroll 1
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
         const ColumnOperands<kWide> weights = work.operands<kWide>(tile);
+        sums.add(weights);
 #pragma unroll
-        for (int i = 0; i < kOwnStrips; ++i) {
+        for (int i = 0; i < kStrips; ++i) {
             const uint4 v = load_shared4(at[i] + tile * kTileBytes);
             if (kIsLatent)
                 weights.multiply({transpose(v.x), transpose(v.z), transpose(v.y), transpose(v.w)},
@@ -322,25 +350,26 @@ __device__ __forceinline__ void multiply_value_tiles(uint32_t tiles, const Value
 }
 
 // O of a page of codes.
-template <uint32_t kBits, bool kWide>
+template <uint32_t kBits, bool kWide, int kStrips, int kN, class Sums>
 __device__ __forceinline__ void multiply_value_codes(const Codes &codes, const ValueWork &work,
-                                                     OwnSums &products) {
-    uint32_t at[kOwnStrips];
+                                                     Sums &sums, StripSums<kStrips, kN> &products) {
+    uint32_t at[kStrips];
 #pragma unroll
-    for (int i = 0; i < kOwnStrips; ++i)
-        at[i] = codes.words + own_strip(work, i) * strip_bytes(codes.page_tokens, kBits) +
+    for (int i = 0; i < kStrips; ++i)
+        at[i] = codes.words + own_strip<kStrips>(work, i) * strip_bytes(codes.page_tokens, kBits) +
                 lane_offset<kBits>(codes);
 #pragma unroll 1
     for (uint32_t pair = 0; 2 * pair < work.n_tiles; ++pair) {
-        uint32_t words[kOwnStrips][4];
+        uint32_t words[kStrips][4];
 #pragma unroll
-        for (int i = 0; i < kOwnStrips; ++i)
+        for (int i = 0; i < kStrips; ++i)
             load_pair<kBits>(at[i], pair, words[i]);
 #pragma unroll
         for (int t = 0; t < 2; ++t) {
             const ColumnOperands<kWide> weights = work.operands<kWide>(2 * pair + t);
+            sums.add(weights);
 #pragma unroll
-            for (int i = 0; i < kOwnStrips; ++i) {
+            for (int i = 0; i < kStrips; ++i) {
                 const uint32_t low =
                     kBits == 2 ? transpose(words[i][0]) >> 2 * t : transpose(words[i][2 * t]);
                 uint32_t a[4];
@@ -352,18 +381,18 @@ __device__ __forceinline__ void multiply_value_codes(const Codes &codes, const V
 }
 
 // Products of the codes of a page become outputs.
-template <bool kWide>
+template <bool kWide, int kStrips, int kN, class Sums>
 __device__ __forceinline__ void add_codes(const Codes &codes, const ValueWork &work,
-                                          const OwnSums &products, OwnSums &out) {
+                                          const Sums &sums, const StripSums<kStrips, kN> &products,
+                                          StripSums<kStrips, kN> &out) {
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t warp = threadIdx.x / kWarp;
     const float factor = code_factor(codes.bits);
     const float upper_factor = factor / (1 << upper_shift(codes.bits));
     // Parameters of rows lane / 4 and 8 more lie 2 numbers apart.
     const uint32_t own = 2 * (lane / 8 * 4 + lane / 4 % 2);
 #pragma unroll
-    for (int i = 0; i < kOwnStrips; ++i) {
-        const uint32_t strip = warp + kRowsWarps * i;
+    for (int i = 0; i < kStrips; ++i) {
+        const uint32_t strip = work.reader + kReaders<kStrips> * i;
         if (strip >= work.n_strips)
             continue;
 #pragma unroll
@@ -376,33 +405,32 @@ __device__ __forceinline__ void add_codes(const Codes &codes, const ValueWork &w
             for (int n = 0; n < (kWide ? kEights : kEights / 2); ++n)
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
-                    const float sum = work.sums[8 * n + 2 * (lane % 4) + j];
                     float &to = out[i][n][2 * half + j];
-                    to = fmaf(products[i][n][2 * half + j], range, fmaf(sum, least, to));
+                    to = fmaf(products[i][n][2 * half + j], range, fmaf(sums.of(n, j), least, to));
                 }
         }
     }
 }
 
 // O of a stage.
-template <bool kWide>
+template <bool kWide, int kStrips, int kN, class Sums>
 __device__ __forceinline__ void multiply_values(const RowsBlock &block, const Codes &codes,
-                                                uint32_t slot, const ValueWork &work,
-                                                OwnSums &out) {
+                                                uint32_t slot, const ValueWork &work, Sums &sums,
+                                                StripSums<kStrips, kN> &out) {
     if (codes.bits) {
-        OwnSums products = {};
+        StripSums<kStrips, kN> products = {};
         if (codes.bits == 4)
-            multiply_value_codes<4, kWide>(codes, work, products);
+            multiply_value_codes<4, kWide, kStrips, kN>(codes, work, sums, products);
         else if (codes.bits == 2)
-            multiply_value_codes<2, kWide>(codes, work, products);
+            multiply_value_codes<2, kWide, kStrips, kN>(codes, work, sums, products);
         else
-            multiply_value_codes<8, kWide>(codes, work, products);
-        add_codes<kWide>(codes, work, products, out);
+            multiply_value_codes<8, kWide, kStrips, kN>(codes, work, sums, products);
+        add_codes<kWide, kStrips, kN>(codes, work, sums, products, out);
     } else if (block.value_strips) {
-        multiply_value_tiles<false, kWide>(slot + block.key_strips * work.n_tiles * kTileBytes,
-                                           work, out);
+        multiply_value_tiles<false, kWide, kStrips, kN>(
+            slot + block.key_strips * work.n_tiles * kTileBytes, work, sums, out);
     } else {
-        multiply_value_tiles<true, kWide>(slot, work, out);
+        multiply_value_tiles<true, kWide, kStrips, kN>(slot, work, sums, out);
     }
 }
 

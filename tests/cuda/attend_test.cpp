@@ -69,6 +69,7 @@ void wide_groups_match_reference(void **) {
 }
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
 void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
+void latent_batches_match_reference(void **) { check_shapes(latent_batch_cases()); }
 void many_splits_match_reference(void **) { check_shapes(many_split_cases()); }
 void long_steps_match_reference(void **) { check_shapes(long_cases()); }
 
@@ -95,6 +96,7 @@ int main(int argc, char **argv) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(value_dims_match_reference),
         cmocka_unit_test(latent_layers_match_reference),
+        cmocka_unit_test(latent_batches_match_reference),
         cmocka_unit_test(wide_items_match_reference),
         cmocka_unit_test(plain_f8_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),

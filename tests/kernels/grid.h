@@ -59,6 +59,9 @@ std::vector<Case> value_dim_cases();
 
 // Latent layers: every kind of K page, steps of few and of many query columns.
 std::vector<Case> latent_cases();
+// Batches of latent layers, where a thread block of a GPU has many pages: some seconds of
+// reference.
+std::vector<Case> latent_batch_cases();
 
 // So many pages of wide heads that CUDA adds up the splits of a work tile in groups.
 std::vector<Case> many_split_cases();

@@ -55,6 +55,41 @@ void add_plain_latents(std::vector<Case> *all) {
         }
 }
 
+// The same of at most 16 query columns, which CUDA runs by key warps and value warps.
+void add_narrow_latents(std::vector<Case> *all) {
+    struct Columns {
+        uint32_t group;
+        uint32_t n_new;
+    };
+    const Dims all_dims[] = {{576, 512}, {288, 256}, {96, 48}, {64, 32}};
+    uint32_t turns[9] = {};
+    for (const uint32_t bits : {4u, 2u, 8u})
+        for (const Columns columns : {Columns{16, 1}, {5, 3}, {8, 2}, {4, 1}, {16, 1}}) {
+            const Dims dims = all_dims[turns[0]++ % 4];
+            Case c;
+            c.head_dim = dims.key;
+            c.value_dim = dims.value;
+            c.latent = 1;
+            c.key_bits = bits;
+            c.n_kv_heads = 1;
+            c.key_group = c.value_group = c.f8 = 0;
+            c.group = columns.group;
+            c.n_new = columns.n_new;
+            c.packed_pages = next_of({9, 3, 0}, turns + 1);
+            c.raw_between = next_of({0, 0, 0, 1}, turns + 2);
+            c.tail_tokens = next_of({19, 131, 0, 70}, turns + 3);
+            c.page_tokens = next_of({128, 64, 128, 32}, turns + 4);
+            c.n_sequences = next_of({1, 3}, turns + 5);
+            c.sinks = next_of({0, 1, 0}, turns + 6);
+            c.soft_cap = turns[0] % 7 == 5 ? 5.0f : 0.0f;
+            c.tree = c.n_new == 3;
+            c.wider = bits == 2 && c.page_tokens == 128;
+            c.spread = turns[0] % 2;
+            c.dtype = std::vector<lk_dtype>{LK_F16, LK_BF16, LK_F32}[turns[0] % 3];
+            all->push_back(c);
+        }
+}
+
 }  // namespace
 
 std::vector<Case> value_dim_cases() {
@@ -128,5 +163,30 @@ std::vector<Case> latent_cases() {
             all.push_back(c);
         }
     add_plain_latents(&all);
+    add_narrow_latents(&all);
+    return all;
+}
+
+std::vector<Case> latent_batch_cases() {
+    std::vector<Case> all;
+    uint32_t turns[3] = {};
+    for (const Dims dims : {Dims{576, 512}, {96, 48}})
+        for (const uint32_t bits : {4u, 2u}) {
+            const bool is_large = dims.key > 128;
+            Case c;
+            c.head_dim = dims.key;
+            c.value_dim = dims.value;
+            c.latent = 1;
+            c.key_bits = bits;
+            c.n_kv_heads = 1;
+            c.group = next_of({16, 8}, turns);
+            c.packed_pages = is_large ? 30 : 20;
+            c.tail_tokens = next_of({131, 19}, turns + 1);
+            c.page_tokens = bits == 4 ? 128 : 64;
+            c.n_sequences = is_large ? 20 : 44;
+            c.raw_between = !is_large && bits == 4;
+            c.dtype = LK_F16;
+            all.push_back(c);
+        }
     return all;
 }

@@ -24,8 +24,12 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-uint32_t packed_bytes(const PageLayout &shape) {
-    return shape.is_raw() ? 0 : static_cast<uint32_t>(payload_bytes(shape) + metadata_bytes(shape));
+// Of a K page of a latent layer, if its codes are multiplied.
+uint32_t coded_bytes(const PageFormat &format) {
+    const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
+    return latent_code_bits(info)
+               ? static_cast<uint32_t>(payload_bytes(format.layout) + metadata_bytes(format.layout))
+               : 0;
 }
 
 // Native formats, and two more: keys with strips of 1 bit, which kernels of split-k columns read,
@@ -131,7 +135,6 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.head_dim = view.head_dim;
         layer.is_raw = true;
         layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
-        uint32_t page_bytes[2] = {};  // K, V
         PossibleKinds kinds;
         bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
@@ -143,8 +146,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add(key);
             kinds.add(value);
             layer.is_raw = layer.is_raw && key.layout.is_raw() && value.layout.is_raw();
-            page_bytes[0] = std::max(page_bytes[0], packed_bytes(key.layout));
-            page_bytes[1] = std::max(page_bytes[1], packed_bytes(value.layout));
+            if (view.is_latent)
+                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(key));
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -155,15 +158,14 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             const PageFormat &format = layout.formats[more.formats[c]];
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
-            uint32_t &packed = page_bytes[format.layout.side == Side::kValue];
-            packed = std::max(packed, packed_bytes(format.layout));
+            if (view.is_latent && format.layout.side == Side::kKey)
+                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(format));
             kinds.add(format);
             layer.is_raw = layer.is_raw && format.layout.is_raw();
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
         if (more.n_formats)
             kinds.add_more_formats();
-        layer.page_bytes = page_bytes[0] + page_bytes[1];
         layer.kind = differs || layer.is_uneven ? kDecodeNone : kinds.fastest(view.head_dim);
         share_metadata(kinds.shares_slots, kinds.permutes, &layer);
         layer.is_narrow =
