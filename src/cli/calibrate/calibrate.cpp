@@ -13,6 +13,7 @@
 #include "cli/calibrate/sampling.h"
 #include "cli/common/command.h"
 #include "cli/common/numbers.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 
@@ -213,6 +214,8 @@ void report(const lk_calibrator *calibrator, const CalibrateOptions &options, do
 }
 
 int run_calibrate(const CalibrateOptions &options) {
+    check_output(options.output);
+    check_output(options.cost.resume);
     const auto start = std::chrono::steady_clock::now();
     const llama::CalibratorHandle calibrator = calibrate(options);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
