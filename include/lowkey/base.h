@@ -10,11 +10,13 @@
  * - After a failure, lk_last_error() on the same thread gives one sentence that names the value at
  *   fault.
  * - A call's comment lists every status that it can return, but for LK_E_INTERNAL, which any call
- *   can return, and LK_E_UNSUPPORTED for the bytes of a longer struct (next rule).
+ *   can return, LK_E_UNSUPPORTED for the bytes of a longer struct (next rule), and LK_E_DEVICE and
+ *   LK_E_NOMEM of calls on a context or a cache in a process that fork() made (lk_context).
  * - A struct that the caller fills starts with `size`. Initialize it with its
- *   lk_*_init(&s, sizeof s), then set the fields that differ. Later versions append fields and
- *   change none. A call accepts a struct that is longer than the library knows if the unknown
- *   bytes are zero, and returns LK_E_UNSUPPORTED otherwise. A size above LK_MAX_STRUCT_BYTES is
+ *   lk_*_init(&s, sizeof s), then set the fields that differ; an init returns LK_E_ARGUMENT for
+ *   NULL and for a size below the first published one. Later versions append fields and change
+ *   none. A call accepts a struct that is longer than the library knows if the unknown bytes are
+ *   zero, and returns LK_E_UNSUPPORTED otherwise. A size above LK_MAX_STRUCT_BYTES is
  *   LK_E_ARGUMENT: such a struct was not initialized, and nothing after it is read.
  * - Threads: calls that take a const handle may run at the same time as other const calls on that
  *   handle; a call that takes a non-const handle needs it alone. A call's comment states

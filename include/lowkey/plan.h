@@ -247,14 +247,15 @@ LK_API lk_status lk_plan_copy(const lk_plan *plan, lk_plan **out);
 /* Destroy *plan and set it to NULL. Caches keep their own copy. plan and *plan may be NULL. */
 LK_API void lk_plan_destroy(lk_plan **plan);
 
-/* Set the plan's name: 1 to 63 bytes before the zero; copied.
+/* Setters. layer and kv_head may be LK_ALL. A setter checks its own arguments; lk_plan_validate()
+ * checks the whole plan. The plan is unchanged on failure. A reading layer (lk_layer.kv_layer) has
+ * the rules of its KV layer: a change of that layer changes both, and getters return them. A latent
+ * layer has no rule for values: LK_ALL leaves it out, by its number it is refused.
  *
- * This holds for all setters: layer and kv_head may be LK_ALL. A setter checks its own arguments;
- * lk_plan_validate() checks the whole plan. The plan is unchanged on failure. A reading layer
- * (lk_layer.kv_layer) has the rules of its KV layer: a change of that layer changes both, and
- * getters return them. A latent layer has no rule for values: LK_ALL leaves it out, by its number
- * it is refused. Errors: LK_E_ARGUMENT (also a reading layer by its number), LK_E_NOT_FOUND (no
- * such layer or head), LK_E_NOMEM. */
+ * Errors of all setters: LK_E_ARGUMENT (also a reading layer by its number); those with a layer
+ * also LK_E_NOT_FOUND (no such layer or head) and LK_E_NOMEM. */
+
+/* Set the plan's name: 1 to 63 bytes before the zero; copied. Errors: LK_E_ARGUMENT. */
 LK_API lk_status lk_plan_set_name(lk_plan *plan, const char *name);
 /* Set the rule of a head's keys; copied. */
 LK_API lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -270,7 +271,7 @@ LK_API lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_he
  * centers  [head_dim], each finite and from -65504 to 65504; copied. Magnitudes below 2^-24, the
  *          least of FP16, become 0. NULL = none. With LK_ALL all these layers have one head_dim.
  *
- * Errors: as lk_plan_set_name(), LK_E_ARGUMENT (centers for a latent layer, whose values would lose
+ * Errors: as all setters, LK_E_ARGUMENT (centers for a latent layer, whose values would lose
  * them). */
 LK_API lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                          const float *centers);
@@ -284,7 +285,7 @@ LK_API lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t
  * scales  [head_dim], each from 1e-4 to 1e4; copied. NULL = none. With LK_ALL all these layers have
  *         one head_dim.
  *
- * Errors: as lk_plan_set_name(), LK_E_ARGUMENT (scales for a latent layer, whose values would be
+ * Errors: as all setters, LK_E_ARGUMENT (scales for a latent layer, whose values would be
  * divided by them). */
 LK_API lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                         const float *scales);
@@ -325,7 +326,7 @@ LK_API lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_
  *
  * budget_bytes  at most 2^53; 0 removes the budget. With LK_ALL every layer with a ladder gets it
  *
- * Errors: as lk_plan_set_name(), LK_E_ARGUMENT also if the layer has no ladder. lk_plan_validate()
+ * Errors: as all setters, LK_E_ARGUMENT also if the layer has no ladder. lk_plan_validate()
  * refuses a budget in a plan with chunks. */
 LK_API lk_status lk_plan_set_layer_budget(lk_plan *plan, uint32_t layer, uint64_t budget_bytes);
 
@@ -372,7 +373,8 @@ LK_API lk_status lk_plan_get_chunks(const lk_plan *plan, lk_chunk_rule *rule);
 
 /* Width of one channel of keys (is_value 0) or values (1) in a packed page. It follows from the
  * head's rule, the channel's class, the layer's rung and the chunk's class: the lower of rung and
- * chunk class caps the width of the rule.
+ * chunk class caps the width of the rule. The values of a latent layer have the widths of the
+ * channels of its keys that they are.
  *
  * rung         one of the layer's ladder; 0 = the rung of the plan, or none without a ladder
  * chunk_class  LK_CHUNK_NONE = a page that belongs to no chunk with a class

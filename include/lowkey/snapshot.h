@@ -152,10 +152,10 @@ typedef struct lk_snapshot lk_snapshot;
  *       failure
  *
  * Errors: LK_E_ARGUMENT, LK_E_CORRUPT (the sentence names the check that failed), LK_E_MISMATCH
- * (another format version), LK_E_NOMEM, LK_E_IO (the file cannot be read). */
+ * (another format version), LK_E_NOMEM. */
 LK_API lk_status lk_snapshot_open_memory(const void *data, uint64_t n_bytes, lk_snapshot **out);
 /* Read the snapshot in the file at path, as lk_snapshot_load_file() finds it; out and errors as
- * lk_snapshot_open_memory(). */
+ * lk_snapshot_open_memory(), LK_E_IO (the file cannot be read). */
 LK_API lk_status lk_snapshot_open_file(const char *path, lk_snapshot **out);
 
 /* Read a snapshot through a callback, with progress.
@@ -164,7 +164,7 @@ LK_API lk_status lk_snapshot_open_file(const char *path, lk_snapshot **out);
  *       compared; NULL = no progress
  * read  reads the snapshot from its first byte
  * user  given to read
- * out   and errors as lk_snapshot_open_memory(); LK_E_IO also if a callback has ended the call */
+ * out   and errors as lk_snapshot_open_memory(); LK_E_IO if a callback has ended the call */
 LK_API lk_status lk_snapshot_open(const lk_snapshot_desc *desc, lk_read_fn read, void *user,
                                   lk_snapshot **out);
 

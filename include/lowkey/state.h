@@ -110,7 +110,7 @@ LK_API lk_status lk_sequence_rollback(lk_cache *cache, lk_sequence id, uint64_t 
  * desc   its state_bytes, n_states, state_versions and state_interval_tokens
  * bytes  set to the bytes; 0 without states
  *
- * Errors: LK_E_ARGUMENT (as lk_cache_create(); n_sequences is not 1 .. 65536). */
+ * Errors: LK_E_ARGUMENT (as lk_cache_create(); n_sequences is not 1 .. 65536), LK_E_NOMEM. */
 LK_API lk_status lk_state_bytes(const lk_cache_desc *desc, uint32_t n_sequences, uint64_t *bytes);
 
 #ifdef __cplusplus

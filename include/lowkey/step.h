@@ -146,9 +146,10 @@ LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, 
  * LK_E_DATA for such a question.
  *
  * Errors: LK_E_STATE (no step is open; the layer, or its KV layer, was not appended; a layer with
- * keys of its own was not appended last; the layer was attended already), LK_E_ARGUMENT,
- * LK_E_UNSUPPORTED (memory kind), LK_E_DATA (the step is poisoned: discard it), LK_E_NOMEM,
- * LK_E_DEVICE. */
+ * keys of its own was not appended last; the layer was attended already; the queue is being
+ * captured in a step that scores chunks), LK_E_ARGUMENT (layer, tensor, tensors that overlap),
+ * LK_E_UNSUPPORTED (memory kind; a captured step as in lk_append()), LK_E_DATA (the step is
+ * poisoned: discard it), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
                            const lk_tensor *out, const lk_tensor *lse);
 

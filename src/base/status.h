@@ -13,6 +13,9 @@ using ull = unsigned long long;  // what %llu prints
 // Store this thread's last error sentence (printf form) and return status.
 lk_status fail(lk_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+// An argument that must not be NULL is.
+inline lk_status null_argument(const char *name) { return fail(LK_E_ARGUMENT, "%s is NULL", name); }
+
 // This thread's last sentence; "" before any failure.
 const char *last_sentence();
 

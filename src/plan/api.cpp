@@ -1,18 +1,13 @@
 // The C interface of plans: null checks and struct import around the model.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <cstddef>
-
 #include "base/float_mode.h"
 #include "plan/check.h"
-#include "plan/footprint.h"
 #include "plan/plan.h"
 
 namespace lk {
 
 namespace {
-
-lk_status null_argument(const char *name) { return fail(LK_E_ARGUMENT, "%s is NULL", name); }
 
 struct Handle {
     lk_plan *plan = create<lk_plan>(default_allocator());
@@ -65,14 +60,6 @@ lk_value_rule default_value_rule() {
     return rule;
 }
 
-// init_struct() and our defaults within the caller's own size.
-template <class Rule>
-lk_status init_rule(Rule *rule, size_t struct_bytes, const Rule &defaults, const char *name) {
-    const lk_status status = init_struct(rule, struct_bytes, sizeof *rule, name);
-    return status == LK_OK ? export_struct(rule, &defaults, sizeof defaults, sizeof defaults, name)
-                           : status;
-}
-
 // Change the rules of a layer, which has its own, or of all; reading layers follow.
 template <class Set>
 lk_status change_layers(lk_plan *plan, uint32_t layer, const Set &set) {
@@ -97,10 +84,9 @@ lk_status make_plan(const void *source, const char *name, lk_plan **out, Fill fi
     Handle handle;
     if (!handle.plan)
         return no_memory();
-    const lk_status status = fill(&handle.plan->model);
-    if (status == LK_OK)
-        *out = handle.release();
-    return status;
+    LK_TRY(fill(&handle.plan->model));
+    *out = handle.release();
+    return LK_OK;
 }
 
 void key_widths(const Plan &plan, uint32_t layer, uint32_t kv_head, uint32_t channel, uint32_t cap,
@@ -144,19 +130,15 @@ lk_status lk_geometry_init(lk_geometry *geometry, size_t struct_bytes) {
 }
 
 lk_status lk_key_rule_init(lk_key_rule *rule, size_t struct_bytes) {
-    return lk::init_rule(rule, struct_bytes, lk::default_key_rule(), "rule");
+    return lk::init_with(rule, struct_bytes, sizeof *rule, lk::default_key_rule(), "rule");
 }
 
 lk_status lk_value_rule_init(lk_value_rule *rule, size_t struct_bytes) {
-    return lk::init_rule(rule, struct_bytes, lk::default_value_rule(), "rule");
+    return lk::init_with(rule, struct_bytes, sizeof *rule, lk::default_value_rule(), "rule");
 }
 
 lk_status lk_chunk_rule_init(lk_chunk_rule *rule, size_t struct_bytes) {
-    return lk::init_rule(rule, struct_bytes, lk::default_chunk_rule(), "rule");
-}
-
-lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes) {
-    return lk::init_struct(size, struct_bytes, sizeof *size, "size");
+    return lk::init_with(rule, struct_bytes, sizeof *rule, lk::default_chunk_rule(), "rule");
 }
 
 const char *lk_plan_preset_name(uint32_t index) { return lk::preset_name(index); }
@@ -197,10 +179,9 @@ lk_status lk_plan_set_name(lk_plan *plan, const char *name) {
         return lk::null_argument("plan");
     if (!name)
         return lk::null_argument("name");
-    const lk_status status = lk::check_name(name, lk::kArgument);
-    if (status == LK_OK)
-        lk::set_name(&plan->model, name);
-    return status;
+    LK_TRY(lk::check_name(name, lk::kArgument));
+    lk::set_name(&plan->model, name);
+    return LK_OK;
 }
 
 lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -208,14 +189,10 @@ lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
     if (!plan)
         return lk::null_argument("plan");
     lk_key_rule own = lk::default_key_rule();
-    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
-    if (status == LK_OK)
-        status = lk::check_key_rule(own, lk::kRuleArgument);
-    return status == LK_OK ? lk::change_layers(plan, layer,
-                                               [&](lk::Plan *model) {
-                                                   return lk::set_key(model, layer, kv_head, own);
-                                               })
-                           : status;
+    LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, rule, "rule"));
+    LK_TRY(lk::check_key_rule(own, lk::kRuleArgument));
+    return lk::change_layers(
+        plan, layer, [&](lk::Plan *model) { return lk::set_key(model, layer, kv_head, own); });
 }
 
 lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -223,14 +200,10 @@ lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
     if (!plan)
         return lk::null_argument("plan");
     lk_value_rule own = lk::default_value_rule();
-    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
-    if (status == LK_OK)
-        status = lk::check_value_rule(own, lk::kRuleArgument);
-    return status == LK_OK ? lk::change_layers(plan, layer,
-                                               [&](lk::Plan *model) {
-                                                   return lk::set_value(model, layer, kv_head, own);
-                                               })
-                           : status;
+    LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, rule, "rule"));
+    LK_TRY(lk::check_value_rule(own, lk::kRuleArgument));
+    return lk::change_layers(
+        plan, layer, [&](lk::Plan *model) { return lk::set_value(model, layer, kv_head, own); });
 }
 
 lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -256,42 +229,35 @@ lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head
 lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_metadata(metadata, lk::kArgument);
-    return status == LK_OK ? lk::change_layers(plan, layer,
-                                               [&](lk::Plan *model) {
-                                                   return lk::set_metadata(model, layer, metadata);
-                                               })
-                           : status;
+    LK_TRY(lk::check_metadata(metadata, lk::kArgument));
+    return lk::change_layers(
+        plan, layer, [&](lk::Plan *model) { return lk::set_metadata(model, layer, metadata); });
 }
 
 lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_pages(page_tokens, lk::kArgument);
-    if (status == LK_OK)
-        lk::set_pages(&plan->model, page_tokens);
-    return status;
+    LK_TRY(lk::check_pages(page_tokens, lk::kArgument));
+    lk::set_pages(&plan->model, page_tokens);
+    return LK_OK;
 }
 
 lk_status lk_plan_set_chunks(lk_plan *plan, const lk_chunk_rule *rule) {
     if (!plan)
         return lk::null_argument("plan");
     lk_chunk_rule own = lk::default_chunk_rule();
-    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
-    if (status == LK_OK)
-        status = lk::check_chunk_rule(own, lk::kRuleArgument);
-    if (status == LK_OK)
-        lk::set_chunks(&plan->model, own);
-    return status;
+    LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, rule, "rule"));
+    LK_TRY(lk::check_chunk_rule(own, lk::kRuleArgument));
+    lk::set_chunks(&plan->model, own);
+    return LK_OK;
 }
 
 lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t recent_tokens) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_recent(sink_tokens, recent_tokens, lk::kArgument);
-    if (status == LK_OK)
-        lk::set_recent(&plan->model, sink_tokens, recent_tokens);
-    return status;
+    LK_TRY(lk::check_recent(sink_tokens, recent_tokens, lk::kArgument));
+    lk::set_recent(&plan->model, sink_tokens, recent_tokens);
+    return LK_OK;
 }
 
 lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
@@ -300,37 +266,28 @@ lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t *rungs
         return lk::null_argument("plan");
     if (n_rungs && !rungs)
         return lk::null_argument("rungs");
-    const lk_status status = lk::check_ladder(rungs, n_rungs, rung, lk::kArgument);
-    return status == LK_OK
-               ? lk::change_layers(plan, layer,
-                                   [&](lk::Plan *model) {
-                                       return lk::set_ladder(model, layer, rungs, n_rungs, rung);
-                                   })
-               : status;
+    LK_TRY(lk::check_ladder(rungs, n_rungs, rung, lk::kArgument));
+    return lk::change_layers(plan, layer, [&](lk::Plan *model) {
+        return lk::set_ladder(model, layer, rungs, n_rungs, rung);
+    });
 }
 
 lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_t order) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_shrink_order(order, lk::kArgument);
-    return status == LK_OK ? lk::change_layers(plan, layer,
-                                               [&](lk::Plan *model) {
-                                                   return lk::set_shrink_order(model, layer, order);
-                                               })
-                           : status;
+    LK_TRY(lk::check_shrink_order(order, lk::kArgument));
+    return lk::change_layers(
+        plan, layer, [&](lk::Plan *model) { return lk::set_shrink_order(model, layer, order); });
 }
 
 lk_status lk_plan_set_layer_budget(lk_plan *plan, uint32_t layer, uint64_t budget_bytes) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status =
-        budget_bytes ? lk::check_layer_budget(budget_bytes, lk::kArgument) : LK_OK;
-    return status == LK_OK
-               ? lk::change_layers(plan, layer,
-                                   [&](lk::Plan *model) {
-                                       return lk::set_layer_budget(model, layer, budget_bytes);
-                                   })
-               : status;
+    if (budget_bytes)
+        LK_TRY(lk::check_layer_budget(budget_bytes, lk::kArgument));
+    return lk::change_layers(plan, layer, [&](lk::Plan *model) {
+        return lk::set_layer_budget(model, layer, budget_bytes);
+    });
 }
 
 lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -339,9 +296,7 @@ lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
         return lk::null_argument("plan");
     if (!rule)
         return lk::null_argument("rule");
-    const lk_status status = lk::check_index(plan->model, layer, kv_head);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::check_index(plan->model, layer, kv_head));
     lk_key_rule own;
     lk::key_rule_of(plan->model, layer, kv_head, &own);
     return lk::export_struct(rule, &own, sizeof own, sizeof own, "rule");
@@ -353,9 +308,7 @@ lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_hea
         return lk::null_argument("plan");
     if (!rule)
         return lk::null_argument("rule");
-    const lk_status status = lk::check_index(plan->model, layer, kv_head);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::check_index(plan->model, layer, kv_head));
     LK_TRY(lk::check_has_values(plan->model, layer, LK_E_NOT_FOUND));
     lk_value_rule own;
     lk::value_rule_of(plan->model, layer, kv_head, &own);
@@ -368,10 +321,9 @@ lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, uint32_t 
         return lk::null_argument("plan");
     if (!centers)
         return lk::null_argument("centers");
-    const lk_status status = lk::check_index(plan->model, layer, kv_head);
-    if (status == LK_OK)
-        *centers = plan->model.key_centers(layer, kv_head);
-    return status;
+    LK_TRY(lk::check_index(plan->model, layer, kv_head));
+    *centers = plan->model.key_centers(layer, kv_head);
+    return LK_OK;
 }
 
 lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
@@ -380,28 +332,24 @@ lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t k
         return lk::null_argument("plan");
     if (!scales)
         return lk::null_argument("scales");
-    const lk_status status = lk::check_index(plan->model, layer, kv_head);
-    if (status == LK_OK)
-        *scales = plan->model.key_scales(layer, kv_head);
-    return status;
+    LK_TRY(lk::check_index(plan->model, layer, kv_head));
+    *scales = plan->model.key_scales(layer, kv_head);
+    return LK_OK;
 }
 
 lk_status lk_plan_get_layer(const lk_plan *plan, uint32_t layer, lk_layer *out) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_index(plan->model, layer, 0);
-    return status == LK_OK ? lk::export_struct(out, &plan->model.layers[layer].geometry,
-                                               sizeof *out, lk::kLeastLayerBytes, "out")
-                           : status;
+    LK_TRY(lk::check_index(plan->model, layer, 0));
+    return lk::export_struct(out, &plan->model.layers[layer].geometry, sizeof *out,
+                             lk::kLeastLayerBytes, "out");
 }
 
 lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs, uint32_t *n_rungs,
                              uint32_t *rung, uint32_t *shrink_order) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_index(plan->model, layer, 0);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::check_index(plan->model, layer, 0));
     const lk::LayerPlan &own = plan->model.layers[layer];
     for (uint32_t r = 0; rungs && r < own.n_rungs; ++r)
         rungs[r] = own.rungs[r];
@@ -419,10 +367,9 @@ lk_status lk_plan_get_layer_budget(const lk_plan *plan, uint32_t layer, uint64_t
         return lk::null_argument("plan");
     if (!budget_bytes)
         return lk::null_argument("budget_bytes");
-    const lk_status status = lk::check_index(plan->model, layer, 0);
-    if (status == LK_OK)
-        *budget_bytes = plan->model.layers[layer].budget_bytes;
-    return status;
+    LK_TRY(lk::check_index(plan->model, layer, 0));
+    *budget_bytes = plan->model.layers[layer].budget_bytes;
+    return LK_OK;
 }
 
 const char *lk_plan_name(const lk_plan *plan) { return plan ? plan->model.name : nullptr; }
@@ -459,14 +406,10 @@ lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_head, u
         return lk::null_argument(bits ? "boost_bits" : "bits");
     if (is_value > 1)
         return lk::fail(LK_E_ARGUMENT, "is_value is %u, must be 0 or 1", is_value);
-    lk_status status = lk::check_index(plan->model, layer, kv_head);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::check_index(plan->model, layer, kv_head));
     LK_TRY(lk::check_channel(plan->model, layer, is_value != 0, channel));
     uint32_t cap = 0;
-    status = lk::find_cap(plan->model, layer, rung, chunk_class, &cap);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::find_cap(plan->model, layer, rung, chunk_class, &cap));
     if (is_value && !lk::is_latent(plan->model.layers[layer].geometry))
         *bits = *boost_bits = lk::channel_width(plan->model.value(layer, kv_head).bits, cap);
     else
@@ -484,27 +427,21 @@ lk_status lk_plan_chanmix_layout(const lk_plan *plan, uint32_t layer, uint32_t k
         return lk::null_argument("plan");
     if (!out)
         return lk::null_argument("out");
-    lk_status status = lk::check_index(plan->model, layer, kv_head);
+    LK_TRY(lk::check_index(plan->model, layer, kv_head));
     lk_chanmix_layout own;
-    if (status == LK_OK)
-        status = lk::chanmix_layout(plan->model, layer, kv_head, &own);
-    return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
+    LK_TRY(lk::chanmix_layout(plan->model, layer, kv_head, &own));
+    return lk::export_struct(out, &own, sizeof own, sizeof own, "out");
 }
 
 lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::validate_plan(plan->model);
-    if (status != LK_OK || !geometry)
-        return status;
+    LK_TRY(lk::validate_plan(plan->model));
+    if (!geometry)
+        return LK_OK;
     lk::Array<lk_layer> layers;
-    const lk_status imported = lk::import_geometry(geometry, &layers);
-    return imported == LK_OK ? lk::compare_geometry(plan->model, layers) : imported;
-}
-
-lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
-                        uint32_t step_tokens, lk_plan_size *out) {
-    return lk_cache_bytes(plan, 0, n_tokens, n_sequences, step_tokens, out);
+    LK_TRY(lk::import_geometry(geometry, &layers));
+    return lk::compare_geometry(plan->model, layers);
 }
 
 lk_status lk_plan_rung(const lk_plan *plan, uint32_t layer, uint64_t n_tokens, uint32_t n_sequences,
@@ -513,69 +450,9 @@ lk_status lk_plan_rung(const lk_plan *plan, uint32_t layer, uint64_t n_tokens, u
         return lk::null_argument("plan");
     if (!rung)
         return lk::null_argument("rung");
-    lk_status status = lk::check_index(plan->model, layer, 0);
-    if (status == LK_OK)
-        status = lk::validate_plan(plan->model);
-    return status == LK_OK
-               ? lk::plan_rung(plan->model, layer, n_tokens, n_sequences, step_tokens, rung)
-               : status;
-}
-
-lk_status lk_cache_bytes(const lk_plan *plan, uint32_t flags, uint64_t n_tokens,
-                         uint32_t n_sequences, uint32_t step_tokens, lk_plan_size *out) {
-    const lk::FloatMode mode;
-    if (!plan)
-        return lk::null_argument("plan");
-    if (!out)
-        return lk::null_argument("out");
-    if (flags & ~lk::kCacheFlags)
-        return lk::fail(LK_E_ARGUMENT, "flags is 0x%x, known bits are 0x%x", flags,
-                        lk::kCacheFlags);
-    lk_status status = lk::validate_plan(plan->model);
-    lk_plan_size own = {};
-    if (status == LK_OK)
-        status = lk::cache_bytes(plan->model, flags, n_tokens, n_sequences, step_tokens, &own);
-    own.size = sizeof own;
-    return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
-}
-
-lk_status lk_chunk_mix_init(lk_chunk_mix *mix, size_t struct_bytes) {
-    return lk::init_struct(mix, struct_bytes, sizeof *mix, "mix");
-}
-
-lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
-                              uint32_t step_tokens, const lk_chunk_mix *mix, lk_plan_size *out) {
-    const lk::FloatMode mode;
-    if (!plan)
-        return lk::null_argument("plan");
-    if (!out)
-        return lk::null_argument("out");
-    lk_chunk_mix own_mix = {};
-    lk_status status = lk::import_struct(&own_mix, sizeof own_mix, sizeof own_mix, mix, "mix");
-    if (status == LK_OK)
-        status = lk::validate_plan(plan->model);
-    lk_plan_size own = {};
-    if (status == LK_OK)
-        status =
-            lk::plan_chunk_bytes(plan->model, n_tokens, n_sequences, step_tokens, own_mix, &own);
-    own.size = sizeof own;
-    return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
-}
-
-lk_status lk_plan_chunk_prefill_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
-                                      uint32_t step_tokens, const lk_chunk_mix *mix,
-                                      uint64_t *budget_bytes) {
-    if (!plan)
-        return lk::null_argument("plan");
-    if (!budget_bytes)
-        return lk::null_argument("budget_bytes");
-    lk_chunk_mix own_mix = {};
-    lk_status status = lk::import_struct(&own_mix, sizeof own_mix, sizeof own_mix, mix, "mix");
-    if (status == LK_OK)
-        status = lk::validate_plan(plan->model);
-    return status == LK_OK ? lk::plan_chunk_prefill_bytes(plan->model, n_tokens, n_sequences,
-                                                          step_tokens, own_mix, budget_bytes)
-                           : status;
+    LK_TRY(lk::check_index(plan->model, layer, 0));
+    LK_TRY(lk::validate_plan(plan->model));
+    return lk::plan_rung(plan->model, layer, n_tokens, n_sequences, step_tokens, rung);
 }
 
 lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_bytes,

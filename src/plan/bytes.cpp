@@ -100,7 +100,8 @@ Bounds bounds_of(const SizeModel &model) {
 double real_extents(const SizeFamilies &families, const SlotCounts &slots) {
     double sum = 0;
     for (uint32_t s = 1; s < kSlotSizes; ++s)
-        sum += static_cast<double>(slots.used[s]) * share(families, s);
+        if (slots.used[s])
+            sum += static_cast<double>(slots.used[s]) * share(families, s);
     return sum;
 }
 
@@ -482,6 +483,13 @@ lk_status peak_over_rungs(const Replay &replay, const Array<RungChange> &changes
 }
 
 }  // namespace
+
+lk_status check_sizes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                      uint32_t step_tokens) {
+    const ModelOnHeap handle(default_allocator(), plan);
+    return handle.get() ? build_model(n_tokens, n_sequences, step_tokens, handle.get())
+                        : no_memory();
+}
 
 lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint32_t n_sequences,
                       uint32_t step_tokens, lk_plan_size *out) {

@@ -171,16 +171,10 @@ uint64_t most_layer_bytes(const Plan &plan, uint32_t layer, uint32_t rung, const
 
 lk_status plan_rung(const Plan &plan, uint32_t layer, uint64_t n_tokens, uint32_t n_sequences,
                     uint32_t step_tokens, uint32_t *rung) {
-    if (!n_tokens || !n_sequences || !step_tokens)
-        return fail(LK_E_ARGUMENT, "%s is 0",
-                    !n_tokens      ? "n_tokens"
-                    : !n_sequences ? "n_sequences"
-                                   : "step_tokens");
     const LayerPlan &own = plan.layers[layer];
     if (!own.n_rungs)
         return fail(LK_E_ARGUMENT, "layer is %u, which has no ladder", layer);
-    lk_plan_size size = {};
-    LK_TRY(plan_bytes(plan, n_tokens, n_sequences, step_tokens, &size));
+    LK_TRY(check_sizes(plan, n_tokens, n_sequences, step_tokens));
     const Replay replay = {n_tokens, n_sequences, step_tokens};
     Array<RungChange> changes(default_allocator());
     LK_TRY(list_rung_changes(plan, false, replay, &changes));

@@ -316,6 +316,9 @@ lk_status chanmix_layout(const Plan &plan, uint32_t layer, uint32_t head, lk_cha
 // Bytes (bytes.cpp) and text (json.cpp) of a validated plan. flags: of lk_cache_desc.
 lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint32_t n_sequences,
                       uint32_t step_tokens, lk_plan_size *out);
+// Whether these counts are those of a cache whose bytes fit 64 bits, which cache_bytes() needs.
+lk_status check_sizes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                      uint32_t step_tokens);
 inline lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                             uint32_t step_tokens, lk_plan_size *out) {
     return cache_bytes(plan, 0, n_tokens, n_sequences, step_tokens, out);

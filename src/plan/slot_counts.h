@@ -35,9 +35,9 @@ class SizeFamilies {
     uint32_t top(uint32_t size) const { return of_[size].top; }
     uint32_t units(uint32_t size) const { return of_[size].units; }
     uint64_t extent_units(uint32_t size) const { return of_[size].top_units * n_tops(size); }
-    // Extents that hold n_units of the family of a size.
+    // Extents that hold n_units of the family of a size. A plan has slots of few sizes.
     uint64_t extents(uint32_t size, uint64_t n_units) const {
-        return ceil_div(ceil_div(n_units, of_[size].top_units), n_tops(size));
+        return n_units ? ceil_div(ceil_div(n_units, of_[size].top_units), n_tops(size)) : 0;
     }
 
   private:

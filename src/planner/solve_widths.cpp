@@ -44,6 +44,13 @@ struct Lane {
     double regret;
     uint32_t choice;
     State next;
+
+    // In the order in which sums are kept; of equal ones the lower choice.
+    bool is_before(const Lane &other) const {
+        return next.bytes != other.next.bytes ? next.bytes < other.next.bytes
+               : next.cost != other.next.cost ? next.cost < other.next.cost
+                                              : choice < other.choice;
+    }
 };
 
 class Allocation {
@@ -75,6 +82,7 @@ class Allocation {
     lk_status search();
     lk_status extend(uint32_t item, uint64_t begin, uint64_t rest);
     void advance(uint64_t end, uint64_t rest, Lane *lane) const;
+    void sift_down(uint32_t position);
     lk_status no_memory() const;
     void trace(uint64_t last);
 
@@ -85,6 +93,7 @@ class Allocation {
     Array<uint32_t> order_;
     Array<State> states_;
     Array<Lane> lanes_;
+    Array<uint32_t> heap_;  // of lanes that have a next state, the first one at its top
 };
 
 double Allocation::best_priced(uint32_t item) const {
@@ -99,11 +108,13 @@ uint64_t Allocation::choose_at_price(bool *fits) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < problem_.n_items; ++i) {
         uint32_t best = 0;
+        double least = priced(i, 0);
         for (uint32_t c = 1; c < problem_.n_choices; ++c) {
-            const double a = priced(i, c);
-            const double b = priced(i, best);
-            if (a < b || (a == b && bytes(i, c) < bytes(i, best)))
+            const double price = priced(i, c);
+            if (price < least || (price == least && bytes(i, c) < bytes(i, best))) {
                 best = c;
+                least = price;
+            }
         }
         choices_[i] = best;
         sum += bytes(i, best);
@@ -150,6 +161,8 @@ void Allocation::find_price() {
     double high = most + 1;  // a byte is dearer than any choice: the smallest ones win
     for (int step = 0; step < kPriceSteps; ++step) {
         price_ = low + (high - low) / 2;
+        if (price_ == low || price_ == high)
+            break;
         (void)choose_at_price(&fits);
         (fits ? high : low) = price_;
     }
@@ -208,6 +221,21 @@ void Allocation::advance(uint64_t end, uint64_t rest, Lane *lane) const {
     }
 }
 
+// Moves the lane at a position of the heap to where no lane below it comes before it.
+void Allocation::sift_down(uint32_t position) {
+    const auto size = static_cast<uint32_t>(heap_.size());
+    const uint32_t moved = heap_[position];
+    for (uint32_t child = 2 * position + 1; child < size; child = 2 * position + 1) {
+        if (child + 1 < size && lanes_[heap_[child + 1]].is_before(lanes_[heap_[child]]))
+            ++child;
+        if (!lanes_[heap_[child]].is_before(lanes_[moved]))
+            break;
+        heap_[position] = heap_[child];
+        position = child;
+    }
+    heap_[position] = moved;
+}
+
 // The states from `begin` on, each with every choice of the item that may still be part of the
 // best; of these, sorted by bytes, those that no other beats. `rest` is what the later items take
 // at least. Each choice keeps the order of the states, so their lists are merged.
@@ -215,23 +243,21 @@ lk_status Allocation::extend(uint32_t item, uint64_t begin, uint64_t rest) {
     const double best = best_priced(item);
     const uint64_t end = states_.size();
     lanes_.clear();
+    heap_.clear();
     for (uint32_t c = 0; c < problem_.n_choices; ++c) {
         Lane lane = {begin, bytes(item, c), cost(item, c), priced(item, c) - best, c, {}};
         if (lane.regret > gap_)
             continue;
         advance(end, rest, &lane);
-        if (lane.at < end && !lanes_.push(lane))
+        if (lane.at < end &&
+            (!heap_.push(static_cast<uint32_t>(lanes_.size())) || !lanes_.push(lane)))
             return no_memory();
     }
+    for (auto i = static_cast<uint32_t>(heap_.size()); i-- > 0;)
+        sift_down(i);
     double least = INFINITY;
-    while (!lanes_.empty()) {
-        size_t first = 0;
-        for (size_t i = 1; i < lanes_.size(); ++i)
-            if (lanes_[i].next.bytes < lanes_[first].next.bytes ||
-                (lanes_[i].next.bytes == lanes_[first].next.bytes &&
-                 lanes_[i].next.cost < lanes_[first].next.cost))
-                first = i;
-        Lane &lane = lanes_[first];
+    while (!heap_.empty()) {
+        Lane &lane = lanes_[heap_[0]];
         if (lane.next.cost < least) {
             least = lane.next.cost;
             if (states_.size() >= kMostStates || !states_.push(lane.next))
@@ -240,7 +266,9 @@ lk_status Allocation::extend(uint32_t item, uint64_t begin, uint64_t rest) {
         ++lane.at;
         advance(end, rest, &lane);
         if (lane.at >= end)
-            lanes_.swap_remove(first);
+            heap_.swap_remove(0);
+        if (!heap_.empty())
+            sift_down(0);
     }
     return LK_OK;
 }

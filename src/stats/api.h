@@ -8,8 +8,6 @@
 
 namespace lk {
 
-inline lk_status null_argument(const char *name) { return fail(LK_E_ARGUMENT, "%s is NULL", name); }
-
 // Hand out a new handle that fill(model) made.
 template <class Handle, class Fill>
 lk_status make(Handle **out, const char *what, Fill fill) {

@@ -59,12 +59,14 @@ class File {
   public:
     File(const uint8_t *bytes, size_t n_bytes) {
         uint64_t header_bytes = 0;
-        if (n_bytes >= kLengthBytes)
-            std::memcpy(&header_bytes, bytes, sizeof header_bytes);
-        if (n_bytes < kLengthBytes || header_bytes > n_bytes - kLengthBytes ||
-            header_bytes > kMaxHeaderBytes)
-            expect(fail(LK_E_CORRUPT, "%zu bytes do not hold a header of %llu", n_bytes,
-                        ull{header_bytes}));
+        if (n_bytes < kLengthBytes)
+            expect(fail(LK_E_CORRUPT, "%zu bytes are too few for a safetensors file", n_bytes));
+        std::memcpy(&header_bytes, bytes, sizeof header_bytes);
+        if (header_bytes > n_bytes - kLengthBytes || header_bytes > kMaxHeaderBytes)
+            expect(fail(LK_E_CORRUPT,
+                        "the first 8 bytes state a header of %llu bytes, more than a safetensors "
+                        "file of %zu bytes holds",
+                        ull{header_bytes}, n_bytes));
         data_ = bytes + kLengthBytes + header_bytes;
         n_data_bytes_ = n_bytes - kLengthBytes - header_bytes;
         const auto *text = reinterpret_cast<const char *>(bytes + kLengthBytes);

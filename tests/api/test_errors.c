@@ -315,6 +315,7 @@ static void sequences(void **state) {
     lk_sequence id = 5;
     uint64_t n = 0;
     assert_int_equal(lk_sequence_add(NULL, &id), LK_E_ARGUMENT);
+    assert_int_equal(id, 0);
     assert_int_equal(lk_sequence_add(r.cache, NULL), LK_E_ARGUMENT);
     const lk_sequence a = add(&r);
     const lk_sequence b = add(&r);

@@ -447,6 +447,8 @@ static void wrong_forks(void **state) {
     lk_sequence parent = make_alone(&r, 50, 50, 50);
     lk_sequence child = 7;
     assert_int_equal(lk_sequence_fork(NULL, parent, 1, &child), LK_E_ARGUMENT);
+    assert_int_equal(child, 0);
+    child = 7;
     assert_int_equal(lk_sequence_fork(r.cache, parent, 1, NULL), LK_E_ARGUMENT);
     assert_int_equal(lk_sequence_fork(r.cache, parent, 51, &child), LK_E_ARGUMENT);
     rig_sentence("51");

@@ -39,7 +39,7 @@ def costs(folder: pathlib.Path) -> None:
     interrupt([PROGRAM, *measured], journal)
     kept = journal.read_bytes()
     refusals(measured, journal, kept)
-    (folder / 'journal.new').mkdir()  # nothing can be written there
+    (folder / 'journal.partial').mkdir()  # nothing can be written there
     plans, n_keys = [], []
     for words in (common, measured):
         done = run(*words, '--json')

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 
@@ -89,7 +90,6 @@ SuitePlanInfo plan_info_from(const Json &json) {
             json.at("kv_bytes"),   json.at("fp16_bytes")};
 }
 
-// A reader finds the old record or the new one, never a part.
 void write_record(const SuiteRecord &record, const std::string &path) {
     Json plans = Json::array(), cells = Json::array();
     for (const SuitePlanInfo &plan : record.plans)
@@ -99,12 +99,7 @@ void write_record(const SuiteRecord &record, const std::string &path) {
     const Json json = {
         {"lowkey_eval", kRecordVersion}, {"origin", record.origin}, {"build", record.build},
         {"device", record.device},       {"plans", plans},          {"cells", cells}};
-    const std::string temporary = path + ".part";
-    write_text(temporary, json.dump() + "\n");
-    std::error_code error;
-    std::filesystem::rename(temporary, path, error);
-    if (error)
-        throw llama::Error("cannot replace " + path + ": " + error.message());
+    write_file(path, json.dump() + "\n");
 }
 
 // A digest of all that decides the answers.

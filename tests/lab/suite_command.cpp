@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/calibrate/sampling.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 #include "lab/commands.h"
@@ -87,7 +88,7 @@ void report_suite(const TableOptions &options, const SuiteRecord &record) {
         std::printf("%s", markdown.c_str());
     }
     if (!options.markdown.empty())
-        write_text(options.markdown, markdown);
+        write_file(options.markdown, markdown);
     if (!options.png.empty())
         draw_suite(record, options.png);
 }

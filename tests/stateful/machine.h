@@ -4,6 +4,7 @@
 #ifndef LK_TESTS_STATEFUL_MACHINE_H
 #define LK_TESTS_STATEFUL_MACHINE_H
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -45,6 +46,12 @@ struct Counts {
     double worst = 0;       // distance of an answer, as a share of its tolerance
 };
 
+// A failure of what the test itself needs.
+inline void require(bool condition) {
+    if (!condition)
+        std::abort();
+}
+
 // One cache with a plan of its own, from its creation to its end.
 class Machine {
   public:
@@ -85,6 +92,17 @@ class Machine {
         uint32_t first;
         std::vector<std::vector<float>> queries;  // [layer][n][heads][head_dim]
     };
+    // A step.
+    struct Request {
+        std::vector<NewTokens> parts;
+        std::vector<lk_sequence> ids;
+        std::vector<uint32_t> counts;
+        std::vector<int32_t> parents;  // of all new tokens; empty: no tree
+        std::vector<uint32_t> spans;   // of lk_step_begin_spans(); empty: none
+        uint32_t flags = 0;
+        uint32_t n_tokens = 0;
+    };
+    static constexpr uint32_t kMostStep = 160;  // tokens
 
     void choose_layers();
     void choose_values(lk_layer *layer);
@@ -142,7 +160,14 @@ class Machine {
     bool follow_budgets();
     bool change_budget();
     bool misuse();
+
+    // Steps (machine_step.cpp, machine_tokens.cpp).
     bool step();
+    Request choose_request();
+    static void choose_tree(Request *request);
+    lk_status begin(const Request &request);
+    bool remove_refused(const std::vector<lk_sequence> &ids);
+    bool follow_begin(const Request &request);
     std::vector<uint32_t> choose_spans(std::vector<NewTokens> *parts, uint32_t *flags);
     bool commit(std::vector<NewTokens> *parts);
     std::vector<uint32_t> choose_kept(const Fresh &fresh, bool takes_paths);

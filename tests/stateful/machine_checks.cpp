@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "machine.h"
 
@@ -14,12 +13,6 @@ namespace {
 
 // What the header of lk_cache_desc.budget_bytes says of slabs' own tables.
 constexpr uint64_t kSlabTableBytes = 1280;
-
-// A failure of what the test itself needs.
-void require(bool condition) {
-    if (!condition)
-        std::abort();
-}
 
 }  // namespace
 

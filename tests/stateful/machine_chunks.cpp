@@ -4,7 +4,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "core/cache.h"
 #include "machine.h"
@@ -14,11 +13,6 @@ namespace stateful {
 namespace {
 
 constexpr double kScoreTolerance = 1e-3;  // of a share of 1; a device rounds to FP16
-
-void require(bool condition) {
-    if (!condition)
-        std::abort();
-}
 
 // How a cache keeps a sequence's pages after the sinks. A page that is packed and not full was cut
 // while others had it: it is copied to 16 bits before it is seen.

@@ -16,6 +16,11 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--dtype', default='auto', help='of the weights; default: as they are stored')
 
 
+def _no_model(name: str, error: Exception) -> FileError:
+    """The refusal of a name, with transformers' reason as one line."""
+    return FileError(f'{name} is no model that transformers loads: {" ".join(str(error).split())}')
+
+
 def load_model(name: str, device: str | None, dtype: str) -> tuple[Any, Any]:
     """A model in evaluation mode, and its tokenizer. Raises FileError."""
     import torch
@@ -24,7 +29,7 @@ def load_model(name: str, device: str | None, dtype: str) -> tuple[Any, Any]:
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
     except (OSError, ValueError) as error:
-        raise FileError(f'{name} is no model that transformers loads: {str(error).splitlines()[0]}') from None
+        raise _no_model(name, error) from None
     return model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu')).eval(), tokenizer
 
 
@@ -34,7 +39,7 @@ def load_tokenizer(name: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise FileError(f'{name} is no model that transformers loads: {str(error).splitlines()[0]}') from None
+        raise _no_model(name, error) from None
 
 
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

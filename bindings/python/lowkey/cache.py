@@ -30,11 +30,13 @@ _UNITS = {'': 1, 'k': 10**3, 'm': 10**6, 'g': 10**9, 't': 10**12, 'ki': 2**10, '
 def parse_bytes(size: int | str) -> int:
     """The bytes that a number or a text states: "2GiB", "512 MiB" or "1.5GB"."""
     if isinstance(size, int):
-        return size
-    match = re.fullmatch(r'\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\s*', size.lower())
-    if match is None:
+        n_bytes = size
+    else:
+        match = re.fullmatch(r'\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\s*', size.lower())
+        n_bytes = int(float(match[1]) * _UNITS[match[2] or '']) if match else -1
+    if not 0 <= n_bytes < 2**64:  # ctypes would take it modulo 2^64
         raise ArgumentError(f'{size!r} is no number of bytes: write 2147483648 or "2GiB"')
-    return int(float(match[1]) * _UNITS[match[2] or ''])
+    return n_bytes
 
 
 @dataclass(frozen=True)

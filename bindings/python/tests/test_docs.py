@@ -26,7 +26,7 @@ def run(*arguments, **options) -> str:
 PRINTED = ('303 tokens', 'Width(bits=2', '12 chunks', '4 chunks wait')
 
 
-@pytest.mark.parametrize(('program', 'printed'), zip(PROGRAMS, PRINTED))
+@pytest.mark.parametrize(('program', 'printed'), list(zip(PROGRAMS, PRINTED)))
 def test_guide(program, printed):
     assert printed in run('-c', program)
 

@@ -167,9 +167,11 @@ def test_byte_sizes(text, n):
     assert lowkey.parse_bytes(text) == n
 
 
-def test_no_byte_size():
-    with pytest.raises(lowkey.ArgumentError, match="'2 gigs' is no number of bytes"):
-        lowkey.parse_bytes('2 gigs')
+@pytest.mark.parametrize('size', ['2 gigs', '-1', -1, 2**64, '99999999TiB'])
+def test_no_byte_size(size):
+    """Also where C would take the number modulo 2^64: a budget of -1 would be no limit."""
+    with pytest.raises(lowkey.ArgumentError, match=f'{size!r} is no number of bytes'):
+        lowkey.parse_bytes(size)
 
 
 def test_a_plan_by_name_or_file(geometry, tmp_path):

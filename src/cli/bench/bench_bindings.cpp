@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/bench/bench.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 
@@ -87,7 +88,7 @@ class Workshop {
             throw llama::Error("cannot make a folder in " + fs::temp_directory_path().string());
         folder_ = name;
         fs::create_symlink(library_, folder_ / "liblowkey.so");
-        write_text((folder_ / "lowkey.pc").string(),
+        write_file((folder_ / "lowkey.pc").string(),
                    "Name: lowkey\nDescription: the library that is measured\nVersion: " +
                        std::string(lk_version()) + "\nCflags: -I" +
                        (sources_ / "include").string() + "\nLibs: -L" + folder_.string() +

@@ -13,6 +13,7 @@
 #include "cli/calibrate/sampling.h"
 #include "cli/common/command.h"
 #include "cli/common/numbers.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 
@@ -213,6 +214,8 @@ void report(const lk_calibrator *calibrator, const CalibrateOptions &options, do
 }
 
 int run_calibrate(const CalibrateOptions &options) {
+    check_output(options.output);
+    check_output(options.cost.resume);
     const auto start = std::chrono::steady_clock::now();
     const llama::CalibratorHandle calibrator = calibrate(options);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
@@ -220,6 +223,26 @@ int run_calibrate(const CalibrateOptions &options) {
     report(calibrator.get(), options, taken.count());
     note("took " + format_fixed(taken.count(), 1) + " s");
     return 0;
+}
+
+void add_cost_options(CLI::App &command, CalibrateOptions &options) {
+    command.add_flag("--costs", options.costs,
+                     "measure how far 2 bits for the keys or the values of a head move the model's "
+                     "predictions, on made-up texts or on the documents for costs of "
+                     "--token-ids; for plan auto");
+    command.add_option("--costs-seed", options.cost.seed, "seed of the made-up texts")
+        ->capture_default_str();
+    command
+        .add_option("--costs-tokens", options.cost.context_tokens,
+                    "packed tokens of each text; a quarter as many are predicted after them")
+        ->capture_default_str()
+        ->check(CLI::Range(std::size_t{320}, std::size_t{131072}));
+    command
+        .add_option("--costs-documents", options.cost.n_documents, "documents of each kind of text")
+        ->capture_default_str()
+        ->check(CLI::Range(std::size_t{1}, std::size_t{1000}));
+    command.add_option("--costs-resume", options.cost.resume,
+                       "file that keeps finished measurements; an interrupted run goes on from it");
 }
 
 void add_pass_options(CLI::App &command, CalibrateOptions &options) {
@@ -317,26 +340,7 @@ void add_calibrate(CLI::App &app, int &exit_code) {
                      "times that the probe has its sentence")
         ->capture_default_str()
         ->check(CLI::Range(2u, 100000u));
-    command->add_flag(
-        "--costs", options->costs,
-        "measure how far 2 bits for the keys or the values of a head move the model's "
-        "predictions, on made-up texts or on the documents for costs of "
-        "--token-ids; for plan auto");
-    command->add_option("--costs-seed", options->cost.seed, "seed of the made-up texts")
-        ->capture_default_str();
-    command
-        ->add_option("--costs-tokens", options->cost.context_tokens,
-                     "packed tokens of each text; a quarter as many are predicted after them")
-        ->capture_default_str()
-        ->check(CLI::Range(std::size_t{320}, std::size_t{131072}));
-    command
-        ->add_option("--costs-documents", options->cost.n_documents,
-                     "documents of each kind of text")
-        ->capture_default_str()
-        ->check(CLI::Range(std::size_t{1}, std::size_t{1000}));
-    command->add_option(
-        "--costs-resume", options->cost.resume,
-        "file that keeps finished measurements; an interrupted run goes on from it");
+    add_cost_options(*command, *options);
     add_pass_options(*command, *options);
     options->device.add_to(*command);
     command->add_flag("--json", options->json, "print JSON");

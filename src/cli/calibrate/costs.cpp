@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "cli/common/command.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 
@@ -79,9 +80,7 @@ class Journal {
         std::string bytes(n_bytes, '\0');
         llama::check(lk_cost_run_to_bytes(run, &bytes[0], bytes.size(), &n_bytes));
         try {
-            // An interruption leaves the old file or the new one.
-            write_text(path_ + ".new", bytes);
-            std::filesystem::rename(path_ + ".new", path_);
+            write_file(path_, bytes);
         } catch (const std::exception &error) {
             if (!has_warned_)
                 std::fprintf(stderr, "lowkey: %s: the measurement goes on\n",

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/common/command.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 
@@ -541,10 +542,7 @@ void sample_dumps(const std::vector<std::string> &paths, const DumpRequest &requ
 llama::CalibratorHandle load_statistics(const std::string &path) {
     const std::string bytes = read_file(path);
     lk_calibrator *calibrator = nullptr;
-    const lk_status status = lk_calibrator_from_bytes(bytes.data(), bytes.size(), &calibrator);
-    if (status != LK_OK)
-        throw llama::Error(path + ": " + llama::last_sentence() + " (" + lk_status_name(status) +
-                           ")");
+    llama::check_bytes_of(path, lk_calibrator_from_bytes(bytes.data(), bytes.size(), &calibrator));
     llama::CalibratorHandle handle(calibrator);
     const std::vector<lk_layer> layers = geometry_of(calibrator);
     for (std::uint32_t l = 0; l < layers.size(); ++l)
@@ -561,7 +559,7 @@ void save_statistics(const lk_calibrator *calibrator, const std::string &path) {
     llama::check(lk_calibrator_to_bytes(calibrator, nullptr, 0, &n_bytes));
     std::string bytes(n_bytes, '\0');
     llama::check(lk_calibrator_to_bytes(calibrator, bytes.data(), bytes.size(), &n_bytes));
-    write_text(path, bytes);
+    write_file(path, bytes);
 }
 
 std::vector<lk_layer> geometry_of(const lk_calibrator *calibrator) {

@@ -143,10 +143,7 @@ llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geomet
 
 llama::PlanHandle plan_of_text(const std::string &file, const std::string &text) {
     lk_plan *plan = nullptr;
-    const lk_status status = lk_plan_from_json(text.data(), text.size(), &plan);
-    if (status != LK_OK)
-        throw llama::Error(file + ": " + llama::last_sentence() + " (" + lk_status_name(status) +
-                           ")");
+    llama::check_bytes_of(file, lk_plan_from_json(text.data(), text.size(), &plan));
     return llama::PlanHandle(plan);
 }
 
@@ -162,14 +159,6 @@ std::string plan_json(const lk_plan *plan) {
 void print_json(const Json &json) {
     const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace);
     std::printf("%s\n", printable_json(text).c_str());
-}
-
-void write_text(const std::string &path, const std::string &text) {
-    std::ofstream out(path, std::ios::binary);
-    out << text;
-    out.flush();
-    if (!out)
-        throw llama::Error("cannot write " + path);
 }
 
 }  // namespace cli

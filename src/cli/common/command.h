@@ -95,7 +95,6 @@ llama::PlanHandle plan_of_text(const std::string &file, const std::string &text)
 std::string plan_json(const lk_plan *plan);
 
 void print_json(const Json &json);
-void write_text(const std::string &path, const std::string &text);
 
 }  // namespace cli
 

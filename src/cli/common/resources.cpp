@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/common/resources.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -43,11 +45,11 @@ std::string read_file(const std::string &path) {
     llama::check_file(path);
     std::ifstream in(path, std::ios::binary);
     if (!in) {
-        throw llama::Error("cannot open " + path);
+        throw llama::Error("cannot open " + path + ": " + std::strerror(errno));
     }
     std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     if (in.bad()) {
-        throw llama::Error("cannot read " + path);
+        throw llama::Error("cannot read " + path + ": " + std::strerror(errno));
     }
     return text;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/common/run.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include "cli/common/command.h"
@@ -16,6 +18,21 @@ constexpr int kUsage = 2;
 bool has_command(CLI::App &app, const std::string &name) {
     return !app.get_subcommands([&](CLI::App *command) { return command->get_name() == name; })
                 .empty();
+}
+
+// What CLI11 knows of words that belong to no option is their number and not their command.
+std::string unexpected_words(const CLI::App &app) {
+    const CLI::App *command = &app;
+    std::string name;
+    for (auto chosen = command->get_subcommands(); !chosen.empty();
+         chosen = command->get_subcommands()) {
+        command = chosen.front();
+        name += command->get_name() + " ";
+    }
+    std::string sentence = name + "does not take";
+    for (const std::string &word : app.remaining(true))
+        sentence += " " + word;
+    return sentence + "; see " + app.get_name() + " " + name + "--help";
 }
 
 }  // namespace
@@ -33,15 +50,21 @@ int run(CLI::App &app, int argc, char **argv, const int &exit_code) {
                     kUsage);
     try {
         app.parse(argc, argv);
+    } catch (const CLI::ExtrasError &) {
+        return fail(unexpected_words(app).c_str(), kUsage);
     } catch (const CLI::ParseError &error) {
         if (error.get_exit_code() != 0)
             std::fprintf(stderr, "%s: ", app.get_name().c_str());
-        return app.exit(error) == 0 ? 0 : kUsage;
+        if (app.exit(error) != 0)
+            return kUsage;
     } catch (const UsageError &error) {
         return fail(error.what(), kUsage);
     } catch (const std::exception &error) {
         return fail(error.what(), kFailure);
     }
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+        return fail((std::string("cannot write to stdout: ") + std::strerror(errno)).c_str(),
+                    kFailure);
     return exit_code;
 }
 

@@ -10,6 +10,7 @@
 
 #include "cli/common/command.h"
 #include "cli/common/numbers.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/demo/evaluation_view.h"
 
@@ -77,6 +78,7 @@ class LiveTables {
 };
 
 int run_demo(const DemoOptions &options) {
+    check_output(options.png);
     const llama::ContextHandle context = options.device.open();
     const std::unique_ptr<llama::TensorSpace> space = options.device.space();
     const EvaluationOrigin origin = {find_model(options.model), find_text(options.text),

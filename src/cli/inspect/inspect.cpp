@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common/command.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 #include "cli/inspect/inspect_snapshot.h"
@@ -419,6 +420,7 @@ bool is_tensor_file(const std::string &path) {
 }
 
 int run_inspect(const InspectOptions &options) {
+    check_output(options.png);
     if (options.target == "snapshot" && options.file.empty()) {
         throw UsageError("inspect snapshot needs a file");
     }

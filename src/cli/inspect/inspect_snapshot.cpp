@@ -204,7 +204,10 @@ bool is_snapshot_file(const std::string &path) {
 
 void inspect_snapshot(const std::string &path, bool as_json, const std::string &png) {
     lk_snapshot *raw = nullptr;
-    llama::check(lk_snapshot_open_file(path.c_str(), &raw));
+    const lk_status status = lk_snapshot_open_file(path.c_str(), &raw);
+    if (status == LK_E_IO)
+        llama::check(status);  // the sentence has the path already
+    llama::check_bytes_of(path, status);
     const SnapshotHandle snapshot(raw);
     const Contents contents = read_contents(snapshot.get());
     if (as_json)

@@ -5,8 +5,9 @@
 #include <cmath>
 #include <cstddef>
 
+#include "cli/common/output_file.h"
 #include "cli/picture/font.h"
-#include "llama/safetensors.h"
+#include "llama/error.h"
 
 #define STB_IMAGE_WRITE_IMPLEMENTATION
 #define STB_IMAGE_WRITE_STATIC
@@ -150,9 +151,14 @@ void Canvas::text_up(double x, double y, const std::string &text, double size, C
 }
 
 void Canvas::write_png(const std::string &path) const {
-    if (stbi_write_png(path.c_str(), width_, height_, 3, pixels_.data(), width_ * 3) == 0) {
-        throw llama::Error("cannot write " + path);
-    }
+    std::string bytes;
+    const auto append = [](void *to, void *data, int n_bytes) {
+        static_cast<std::string *>(to)->append(static_cast<const char *>(data),
+                                               static_cast<std::size_t>(n_bytes));
+    };
+    if (stbi_write_png_to_func(append, &bytes, width_, height_, 3, pixels_.data(), width_ * 3) == 0)
+        throw llama::Error("no memory for the picture " + path);
+    write_file(path, bytes);
 }
 
 }  // namespace cli

@@ -10,6 +10,7 @@
 #include "cli/calibrate/sampling.h"
 #include "cli/common/command.h"
 #include "cli/common/numbers.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/plan/auto_plan.h"
 #include "cli/plan/chanmix.h"
@@ -263,6 +264,8 @@ void draw_plot(const PlanOptions &options, const lk_plan *plan, const lk_calibra
 }
 
 int run_plan(PlanOptions options) {
+    for (const std::string &path : {options.save, options.png, options.plot, options.pmkvq.fold})
+        check_output(path);
     llama::CalibratorHandle statistics;
     const llama::PlanHandle plan = make_plan(options, statistics);
     options.cocktail.apply(plan.get());
@@ -291,7 +294,7 @@ int run_plan(PlanOptions options) {
         print_width_table(plan.get());
     }
     if (!options.save.empty())
-        write_text(options.save, plan_json(plan.get()) + "\n");
+        write_file(options.save, plan_json(plan.get()) + "\n");
     if (!options.png.empty()) {
         draw_plan(plan.get(), options.n_tokens, options.n_sequences, options.step_tokens,
                   options.png);

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/calibrate/sampling.h"
+#include "cli/common/output_file.h"
 #include "cli/common/report.h"
 #include "cli/common/widths.h"
 #include "cli/plan/plan_view.h"
@@ -121,7 +122,7 @@ void write_scales(const lk_calibrator *calibrator, const std::string &path) {
     const std::uint64_t length = text.size();
     std::string file(sizeof length, '\0');
     std::memcpy(file.data(), &length, sizeof length);
-    write_text(path, file + text + data);
+    write_file(path, file + text + data);
 }
 
 std::string width_words(const lk_plan *end, const PlanShape &shape, std::uint32_t layer,

@@ -139,10 +139,11 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
 
 extern "C" lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
                                       lk_sequence *child) {
+    if (child)
+        *child = 0;
     return lk::on_cache(cache, [&] {
         if (!child)
             return lk::fail(LK_E_ARGUMENT, "child is NULL");
-        *child = 0;
         return lk::fork_sequence(cache, parent, n_tokens, child);
     });
 }

@@ -97,10 +97,11 @@ lk_status remove_sequence(lk_cache *cache, lk_sequence id) {
 }  // namespace lk
 
 extern "C" lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id) {
+    if (id)
+        *id = 0;
     return lk::on_cache(cache, [&] {
         if (!id)
             return lk::fail(LK_E_ARGUMENT, "id is NULL");
-        *id = 0;
         return lk::add_sequence(cache, id);
     });
 }

@@ -59,8 +59,6 @@ lk_status find_copy(const lk_cache &cache, uint32_t sequence, uint32_t state, co
 }
 
 lk_status find_length(const lk_cache *cache, lk_sequence id, uint64_t n_tokens, uint64_t *out) {
-    if (!out)
-        return fail(LK_E_ARGUMENT, "the result is NULL");
     const Sequence *sequence = cache->sequences.find(id);
     if (!sequence)
         return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{id});
@@ -74,8 +72,10 @@ lk_status find_length(const lk_cache *cache, lk_sequence id, uint64_t n_tokens, 
 }
 
 lk_status roll_back(lk_cache *cache, lk_sequence id, uint64_t n_tokens, uint64_t *kept) {
+    if (!kept)
+        return fail(LK_E_ARGUMENT, "kept is NULL");
     uint64_t length = 0;
-    LK_TRY(find_length(cache, id, n_tokens, kept ? &length : nullptr));
+    LK_TRY(find_length(cache, id, n_tokens, &length));
     LK_TRY(truncate_sequence(cache, id, length));
     *kept = length;
     return LK_OK;
@@ -127,7 +127,10 @@ extern "C" lk_status lk_step_write_state(lk_cache *cache, uint32_t sequence, uin
 
 extern "C" lk_status lk_sequence_find_state(const lk_cache *cache, lk_sequence id,
                                             uint64_t n_tokens, uint64_t *found) {
-    return lk::read_cache(cache, [&] { return lk::find_length(cache, id, n_tokens, found); });
+    return lk::read_cache(cache, [&] {
+        return found ? lk::find_length(cache, id, n_tokens, found)
+                     : lk::fail(LK_E_ARGUMENT, "found is NULL");
+    });
 }
 
 extern "C" lk_status lk_sequence_rollback(lk_cache *cache, lk_sequence id, uint64_t n_tokens,

@@ -16,6 +16,12 @@ void check(lk_status status) {
     throw Error(last_sentence() + " (" + lk_status_name(status) + ")");
 }
 
+void check_bytes_of(const std::string &file, lk_status status) {
+    if (status == LK_OK)
+        return;
+    throw Error(file + ": " + last_sentence() + " (" + lk_status_name(status) + ")");
+}
+
 Geometry::Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uint32_t n_kv_heads,
                    std::uint32_t head_dim) {
     lk_layer layer = initialised(lk_layer_init);

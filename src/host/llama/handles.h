@@ -17,6 +17,7 @@ namespace llama {
 
 // Throws Error with the library's sentence unless status is LK_OK.
 void check(lk_status status);
+void check_bytes_of(const std::string &file, lk_status status);  // the sentence names the file
 std::string last_sentence();
 
 struct CloseContext {

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "error.h"
@@ -16,7 +18,7 @@ MappedFile::MappedFile(const std::string &path) {
     check_file(path);
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0)
-        throw Error("cannot open " + path);
+        throw Error("cannot open " + path + ": " + std::strerror(errno));
     struct stat found;
     void *bytes = nullptr;
     const bool has_size = fstat(file, &found) == 0 && found.st_size >= 0;
