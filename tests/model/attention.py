@@ -40,9 +40,9 @@ def block_mask(tokens: int, length: int, window: int, device: str) -> BlockMask:
 
 
 class Attend:
-    def __init__(self, s: M.Shape, compiled: bool, options: dict | None = None) -> None:
-        """`options` are kernel_options of FlexAttention."""
-        self.shape, self.options, self.masks = s, options, {}
+    def __init__(self, s: M.Shape, compiled: bool, options: dict | None = None, window_share: float = 1.0) -> None:
+        """`options` are kernel_options of FlexAttention; a window is at most `window_share` of a row."""
+        self.shape, self.options, self.window_share, self.masks = s, options, window_share, {}
         self.flex = torch.compile(self.capped, dynamic=False) if compiled else self.capped
         cap = s.softcap
         self.score: Callable | None = (lambda score, b, h, q, kv: cap * torch.tanh(score / cap)) if cap else None
@@ -61,8 +61,11 @@ class Attend:
             rows = [t.view(-1, length, t.shape[1], s.head_dim).transpose(1, 2) for t in (q, k, v)]
             heads = F.scaled_dot_product_attention(*rows, is_causal=True, enable_gqa=True)
             return heads.transpose(1, 2).reshape(-1, s.heads, s.head_dim)
-        heads = self.flex(*(t[None].transpose(1, 2) for t in (q, k, v)), self.mask(len(q), length, s.window_of(layer), q.device), sinks)
+        heads = self.flex(*(t[None].transpose(1, 2) for t in (q, k, v)), self.mask(len(q), length, self.window(layer, length), q.device), sinks)
         return heads.transpose(1, 2)[0]
+
+    def window(self, layer: int, length: int) -> int:
+        return min(self.shape.window_of(layer), round(self.window_share * length))
 
     def mask(self, tokens: int, length: int, window: int, device: torch.device) -> BlockMask:
         """A window that reaches over whole rows is none."""

@@ -24,6 +24,7 @@ from data import HERE, RECIPES, Batches, Corpus
 
 REPORT = 100
 SAVE_SECONDS = 45
+WORSE = 1.5  # times the loss of the report before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Run:
     device: str
     compiled: bool
     kernel_options: dict | None
+    window_share: float
 
 
 def parse_phases(text: str) -> list[Phase]:
@@ -84,7 +86,7 @@ class Trainer:
         self.before = wrap(lambda x, w, cos, sin: M.before_attention(s, x, w, cos, sin, torch.bfloat16))
         self.after = wrap(lambda x, heads, w: M.after_attention(s, x, heads, w))
         self.head_loss = wrap(self.weighted_loss)
-        self.attend = Attend(s, run.compiled, run.kernel_options)
+        self.attend = Attend(s, run.compiled, run.kernel_options, run.window_share)
         self.layers = self.model.layer_weights()
         fused = {"fused": True} if run.device == "cuda" else {}
         self.optimizer = torch.optim.AdamW(groups(self.model), lr=run.rate, betas=(0.9, 0.95), **fused)
@@ -146,15 +148,18 @@ class Journal:
         self.trainer, self.out, self.start = trainer, out, start
         self.done: list[Phase] = []
         self.sum: Tensor | float = 0.0
+        self.loss = float("inf")
         self.waited, self.mark, self.saved = 0.0, time.time(), time.time()
 
     def add(self, step: int, length: int, loss: Tensor, progress: float, inside: Phase) -> None:
         self.sum = self.sum + loss
         if (step + 1) % REPORT:
             return
-        run, now = self.trainer.run, time.time()
-        print(f"step {step + 1} length {length} loss {float(self.sum) / REPORT:.4f} {REPORT * run.tokens / (now - self.mark) / 1e6:.2f} MB/s "
+        run, now, before, self.loss = self.trainer.run, time.time(), self.loss, float(self.sum) / REPORT
+        print(f"step {step + 1} length {length} loss {self.loss:.4f} {REPORT * run.tokens / (now - self.mark) / 1e6:.2f} MB/s "
               f"waited {self.waited:.1f} s, {100 * progress:.0f} %, {now - self.start:.0f} s", flush=True)
+        if not self.loss < WORSE * before:
+            raise SystemExit(f"seed {run.seed} has failed: the loss rose from {before:.4f} to {self.loss:.4f} at rows of {length} tokens")
         self.sum, self.waited, self.mark = 0.0, 0.0, now
         if now - self.saved > SAVE_SECONDS:
             self.save([*self.done, inside], "stopped before the end; ")
@@ -209,6 +214,7 @@ def main() -> None:
     parser.add_argument("--recipe", choices=RECIPES, default="direct")
     parser.add_argument("--attention", choices=("flash", "cudnn"), default="cudnn", help="of models that need no FlexAttention")
     parser.add_argument("--kernel-options", type=json.loads, help="of FlexAttention, as JSON; default: PyTorch chooses")
+    parser.add_argument("--window-share", type=float, default=1.0, help="of a row, which a window is at most")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--plain", action="store_true", help="without torch.compile")
     parser.add_argument("--corpus", type=pathlib.Path, default=HERE / "corpus.zip")
@@ -217,7 +223,7 @@ def main() -> None:
     if not args.seconds and not all(p.steps for p in args.phases):
         parser.error("phases without steps need --seconds")
     run = Run(args.name, args.phases, args.seed, args.rate, args.warmup, args.tokens, args.workers, args.recipe, args.seconds, args.device,
-              not args.plain, args.kernel_options)
+              not args.plain, args.kernel_options, args.window_share)
     backend = SDPBackend.CUDNN_ATTENTION if args.attention == "cudnn" else SDPBackend.FLASH_ATTENTION
     with sdpa_kernel(backend) if args.device == "cuda" else contextlib.nullcontext():
         train(run, args.out, Corpus(args.corpus, "train"))
