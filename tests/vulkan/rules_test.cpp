@@ -92,7 +92,7 @@ class Plan {
 
 lk::vulkan::Traits device_with_matrices() {
     lk::vulkan::Traits traits{};
-    traits.cooperative_matrix = traits.float16 = traits.subgroup = true;
+    traits.cooperative_matrix = traits.matrix_uses = traits.float16 = traits.subgroup = true;
     traits.subgroup_size = 32;
     traits.n_cores = 132;
     traits.max_shared_bytes = 49152;

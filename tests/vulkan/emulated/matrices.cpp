@@ -16,7 +16,7 @@ constexpr uint32_t kEmulationBytes = 10240;  // of shared memory: operands of 25
 
 lk_status probe_matrices(Device *device, Pipelines *) {
     Traits &traits = const_cast<Traits &>(device->traits());
-    traits.cooperative_matrix = true;
+    traits.cooperative_matrix = traits.matrix_uses = true;
     traits.max_shared_bytes -= kEmulationBytes;
     return LK_OK;
 }
