@@ -11,30 +11,22 @@
 #include "shaders/prefill/slot_queries.glsl"
 #include "shaders/prefill/slot_weights.glsl"
 
-// Of a stage's keys and values, an invocation loads every kThreads-th vector.
-const uint kLoads = (2u * kSideQuads + kThreads - 1u) / kThreads;
+// Of a stage's keys or values, an invocation loads every kThreads-th vector. Values are loaded when
+// the keys are stored: half as many vectors wait in registers.
 const uint kMostLoads = LK_SLOT_LOADS;
 uvec4 loaded[kMostLoads];
 
-struct Slots {
-    Address keys;
-    Address values;
-};
-void load_stage(Slots slots, uint stage) {
+void load_side(Address side, uint stage) {
     [[unroll]] for (uint i = 0u; i < kMostLoads; ++i) {
         const uint at = i * kThreads + gl_LocalInvocationIndex;
-        if (i < kLoads && at < 2u * kSideQuads) {
-            Address side = slots.keys;
-            if (at >= kSideQuads)
-                side = slots.values;
-            loaded[i] = ConstQuads(side).at[stage * kSideQuads + at % kSideQuads];
-        }
+        if (at < kSideQuads)
+            loaded[i] = ConstQuads(side).at[stage * kSideQuads + at];
     }
 }
-void store_stage(uint first) {
+void store_side(uint first) {
     [[unroll]] for (uint i = 0u; i < kMostLoads; ++i) {
         const uint at = i * kThreads + gl_LocalInvocationIndex;
-        if (i < kLoads && at < 2u * kSideQuads)
+        if (at < kSideQuads)
             shared_tiles[first + at] = loaded[i];
     }
 }
@@ -42,17 +34,19 @@ uvec4 load_tile(uint first, uint tile, uint strip) {
     return shared_tiles[first + (tile * kStrips + strip) * LK_LANES + lane];
 }
 
+void multiply_key_tile(uint first, uint tile, uint strip) {
+    const uvec4 keys = load_tile(first, tile, strip);
+    scores[2u * tile] = multiply_add(queries[strip], column_matrix(keys.xz), scores[2u * tile]);
+    scores[2u * tile + 1u] =
+        multiply_add(queries[strip], column_matrix(keys.yw), scores[2u * tile + 1u]);
+}
 void multiply_keys(uint first) {
     [[unroll]] for (uint i = 0u; i < kStageEights; ++i)
         scores[i] = zero_sums();
-    [[unroll]] for (uint strip = 0u; strip < kStrips; ++strip)
-        [[unroll]] for (uint tile = 0u; tile < kStageTiles; ++tile) {
-            const uvec4 keys = load_tile(first, tile, strip);
-            scores[2u * tile] =
-                multiply_add(queries[strip], column_matrix(keys.xz), scores[2u * tile]);
-            scores[2u * tile + 1u] =
-                multiply_add(queries[strip], column_matrix(keys.yw), scores[2u * tile + 1u]);
-        }
+    [[unroll]] for (uint strip = 0u; strip < kMostStrips; ++strip)
+        [[unroll]] for (uint tile = 0u; tile < kStageTiles; ++tile)
+            if (strip < kStrips)
+                multiply_key_tile(first, tile, strip);
 }
 
 // The words of both columns.
@@ -60,17 +54,19 @@ uvec2 weight_pair(SumMatrix eight) {
     return uvec2(packHalf2x16(vec2(eight[0], eight[1])), packHalf2x16(vec2(eight[2], eight[3])));
 }
 
+void multiply_value_tile(uint first, uint tile, uint strip, Matrix weights) {
+    const uvec4 values = load_tile(first, tile, strip);
+    outputs[2u * strip] = multiply_add(weights, column_matrix(values.xz), outputs[2u * strip]);
+    outputs[2u * strip + 1u] =
+        multiply_add(weights, column_matrix(values.yw), outputs[2u * strip + 1u]);
+}
 void multiply_values(uint first) {
     [[unroll]] for (uint tile = 0u; tile < kStageTiles; ++tile) {
         const Matrix weights = matrix_of(
             uvec4(weight_pair(scores[2u * tile]), weight_pair(scores[2u * tile + 1u])));
-        [[unroll]] for (uint strip = 0u; strip < kStrips; ++strip) {
-            const uvec4 values = load_tile(first, tile, strip);
-            outputs[2u * strip] =
-                multiply_add(weights, column_matrix(values.xz), outputs[2u * strip]);
-            outputs[2u * strip + 1u] =
-                multiply_add(weights, column_matrix(values.yw), outputs[2u * strip + 1u]);
-        }
+        [[unroll]] for (uint strip = 0u; strip < kMostStrips; ++strip)
+            if (strip < kStrips)
+                multiply_value_tile(first, tile, strip, weights);
     }
 }
 
@@ -90,16 +86,21 @@ bool find_mask(uint tile, out Mask mask) {
 // A stage is multiplied while the next one is loaded. All columns see whole the stages before
 // `edge`.
 void attend_stages(Mask mask, uint begin, uint edge, uint end) {
-    const SequenceInfo sequence = mask.sequence;
-    const Slots slots = Slots(slots_of(sequence, kHeadDim, gl_WorkGroupID.y, 0u),
-                              slots_of(sequence, kHeadDim, gl_WorkGroupID.y, 1u));
+    const Address keys = slots_of(mask.sequence, kHeadDim, gl_WorkGroupID.y, 0u);
+    const Address values = slots_of(mask.sequence, kHeadDim, gl_WorkGroupID.y, 1u);
     uint first = 0u;
-    load_stage(slots, begin);
-    store_stage(first);
+    load_side(keys, begin);
+    store_side(first);
+    load_side(values, begin);
+    store_side(first + kSideQuads);
     barrier();
     for (uint stage = begin; stage < end; ++stage) {
-        load_stage(slots, min(stage + 1u, end - 1u));
+        const uint next = min(stage + 1u, end - 1u);
+        const uint other = 2u * kSideQuads - first;
+        load_side(keys, next);
         multiply_keys(first);
+        store_side(other);
+        load_side(values, next);
         if (mask.layer.soft_cap > 0.0)
             cap_stage(mask.layer);
         if (stage < edge)
@@ -107,8 +108,8 @@ void attend_stages(Mask mask, uint begin, uint edge, uint end) {
         else
             weigh(true, stage * kStageTokens);
         multiply_values(first + kSideQuads);
-        first = 2u * kSideQuads - first;
-        store_stage(first);
+        store_side(other + kSideQuads);
+        first = other;
         barrier();
     }
 }
@@ -122,10 +123,11 @@ void store_columns(Mask mask, uint tile) {
         const Total total =
             Total(reference[i] - kWeightExponent, is_beyond[i] ? kBeyond : sums[i]);
         const Destination to = store_total(mask, tile, column, total);
-        [[unroll]] for (uint at = 0u; at < 2u * kStrips; ++at)
+        [[unroll]] for (uint at = 0u; at < 2u * kMostStrips; ++at)
             [[unroll]] for (uint e = 0u; e < 2u; ++e)
-                store_element(to.row, to.dtype, 8u * at + lane_pair() + e,
-                              output_of(to.total, outputs[at][2u * i + e] * to.factor));
+                if (at < 2u * kStrips)
+                    store_element(to.row, to.dtype, 8u * at + lane_pair() + e,
+                                  output_of(to.total, outputs[at][2u * i + e] * to.factor));
     }
 }
 
@@ -138,7 +140,7 @@ void main() {
         return;
     reference = vec2(kHidden);
     sum = vec2(0.0);
-    [[unroll]] for (uint i = 0u; i < 2u * kStrips; ++i)
+    [[unroll]] for (uint i = 0u; i < 2u * kMostStrips; ++i)
         outputs[i] = zero_sums();
     find_reaches(mask);
     load_queries(mask);

@@ -21,6 +21,8 @@ const uint kStageTokens = LK_SLOT_STAGE_TOKENS;
 const uint kStageTiles = kStageTokens / LK_TILE_TOKENS;
 const uint kStageEights = kStageTokens / 8u;
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+// Loops over strips have kMostStrips turns, so that glslc unrolls them, and leave out those after
+// kStrips.
 const uint kMostStrips = LK_SLOT_HEAD_DIM / LK_STRIP_CHANNELS;
 
 uint lane_column(uint i) { return 16u * team + row() + 8u * i; }

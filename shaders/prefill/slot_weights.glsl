@@ -44,7 +44,7 @@ void raise_references(vec2 highest) {
     const vec2 shrink = exp2(reference - raised);
     reference = raised;
     sum *= shrink;
-    [[unroll]] for (uint i = 0u; i < 2u * kStrips; ++i)
+    [[unroll]] for (uint i = 0u; i < 2u * kMostStrips; ++i)
         [[unroll]] for (uint e = 0u; e < 4u; ++e)
             outputs[i][e] *= shrink[e / 2u];
 }
