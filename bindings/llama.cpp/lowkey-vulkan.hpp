@@ -23,6 +23,9 @@ struct lowkey_kept_device {
     VkPhysicalDeviceSubgroupSizeControlFeatures subgroup_size;
     VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix;  // in ggml's chain
     VkPhysicalDeviceCooperativeMatrixFeaturesNV kept_matrix;
+#ifdef VK_KHR_cooperative_matrix
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix_uses;
+#endif
     lowkey_vulkan_device description;
 };
 
@@ -97,6 +100,10 @@ static void lowkey_prepare_device(const vk_device &device, std::vector<const cha
                 &kept.subgroup_size);
     lowkey_keep(head, features, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
                 &kept.kept_matrix);
+#ifdef VK_KHR_cooperative_matrix
+    lowkey_keep(head, features, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+                &kept.matrix_uses);
+#endif
 }
 
 static vk_device lowkey_device_of(ggml_backend_device *device) {

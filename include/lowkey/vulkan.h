@@ -24,7 +24,7 @@ enum {
     LK_VULKAN_NO_FLOAT16 = 0x1,            /* shaderFloat16 */
     LK_VULKAN_NO_SUBGROUP = 0x2,           /* subgroup arithmetic and shuffles */
     LK_VULKAN_NO_INTEGER_DOT = 0x4,        /* VK_KHR_shader_integer_dot_product */
-    LK_VULKAN_NO_COOPERATIVE_MATRIX = 0x8, /* VK_NV_cooperative_matrix */
+    LK_VULKAN_NO_COOPERATIVE_MATRIX = 0x8, /* VK_NV_ and VK_KHR_cooperative_matrix */
     LK_VULKAN_NO_TIMELINE = 0x10           /* timelineSemaphore */
 };
 
@@ -51,7 +51,8 @@ typedef void (*lk_vulkan_lock_fn)(void *user);
  * and, in version 1.1, with the extensions VK_KHR_buffer_device_address, VK_KHR_8bit_storage and
  * VK_KHR_shader_float_controls. lowkey uses further features if they are enabled: shaderFloat16,
  * timelineSemaphore, subgroupSizeControl, shaderIntegerDotProduct, and cooperativeMatrix of
- * VK_NV_cooperative_matrix with vulkanMemoryModel, which requires vulkanMemoryModelDeviceScope.
+ * VK_NV_cooperative_matrix with vulkanMemoryModel, which requires vulkanMemoryModelDeviceScope;
+ * next to it cooperativeMatrix of VK_KHR_cooperative_matrix.
  *
  * A lost device, the host's too, stays lost: every later call that needs it returns LK_E_DEVICE,
  * and no call waits for it. */

@@ -1,6 +1,7 @@
 // Do the components of cooperative matrices lie as NVIDIA's do? Lane 4g + t has of A rows g and
-// g + 8, of each k 2t, 2t + 1, 2t + 8, 2t + 9; of B k g and g + 8, of each columns 2t, 2t + 1; of C
-// rows g and g + 8, likewise. A workgroup of one subgroup; push.h has the rest.
+// g + 8, of each k 2t, 2t + 1, 2t + 8, 2t + 9; of B k g and g + 8, of each columns 2t, 2t + 1, with
+// LK_MATRIX_USES column g, of it k as of A; of C rows g and g + 8, columns 2t, 2t + 1. A workgroup of
+// one subgroup; push.h has the rest.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -35,7 +36,12 @@ void main() {
         fits = uint(a[i]) == (g + 8u * (i / 4u)) * 16u + 2u * t + 8u * (i / 2u % 2u) + i % 2u;
     for (uint i = 0u; i < 4u && fits; ++i) {
         const uint expected = (g + 8u * (i / 2u)) * 8u + 2u * t + i % 2u;
-        fits = uint(b[i]) == expected && uint(c[i]) == expected;
+#ifdef LK_MATRIX_USES
+        const uint expected_column = (2u * t + i % 2u + 8u * (i / 2u)) * 8u + g;
+#else
+        const uint expected_column = expected;
+#endif
+        fits = uint(b[i]) == expected_column && uint(c[i]) == expected;
     }
     Words(push.fits).at[lane] = fits ? 1u : 0u;
 }

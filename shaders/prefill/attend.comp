@@ -74,8 +74,18 @@ void clear_scores() {
         scores[i] = center_scores;
 }
 
-// Rows after the stage's tokens keep their first values.
-void multiply_keys(uint n_tokens) {
+// Rows after the stage's tokens keep their first values, or get others that nothing reads. A branch
+// for each row would make each load of a row wait alone.
+void multiply_all_keys() {
+    for (uint quad = 0u; quad < kTileQuads; ++quad) {
+        const mat4 columns = load_columns(0u, quad);
+        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i) {
+            const uint row = row_group() + i * kRowGroups;
+            scores[i] = add_products(scores[i], tile_rows[row * kKeyStride + quad], columns);
+        }
+    }
+}
+void multiply_some_keys(uint n_tokens) {
     for (uint quad = 0u; quad < kTileQuads; ++quad) {
         const mat4 columns = load_columns(0u, quad);
         [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
@@ -129,8 +139,10 @@ void store_step(Mask mask, Side side, Stage stage, Step step) {
 void multiply_step(Stage stage, Step step) {
     if (step.is_value)
         multiply_values(step.first_quad);
+    else if (stage.n_tokens > kStageTokens / 2u)
+        multiply_all_keys();
     else
-        multiply_keys(stage.n_tokens);
+        multiply_some_keys(stage.n_tokens);
 }
 
 // A step's operands are loaded while the one before is multiplied.

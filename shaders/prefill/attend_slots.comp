@@ -9,97 +9,69 @@
 
 #include "shaders/prefill/slots.glsl"
 #include "shaders/prefill/slot_queries.glsl"
+#include "shaders/prefill/slot_weights.glsl"
 
-SumMatrix output_sums[2u * kMostStrips];  // [strip][matrix]
-
-// Of a stage's keys and values, an invocation loads every kThreads-th vector.
-const uint kLoads = (2u * kSideQuads + kThreads - 1u) / kThreads;
+// Of a stage's keys or values, an invocation loads every kThreads-th vector. Values are loaded when
+// the keys are stored: half as many vectors wait in registers.
 const uint kMostLoads = LK_SLOT_LOADS;
 uvec4 loaded[kMostLoads];
 
-struct Slots {
-    Address keys;
-    Address values;
-};
-void load_stage(Slots slots, uint stage) {
+void load_side(Address side, uint stage) {
     [[unroll]] for (uint i = 0u; i < kMostLoads; ++i) {
         const uint at = i * kThreads + gl_LocalInvocationIndex;
-        if (i < kLoads && at < 2u * kSideQuads) {
-            Address side = slots.keys;
-            if (at >= kSideQuads)
-                side = slots.values;
-            loaded[i] = ConstQuads(side).at[stage * kSideQuads + at % kSideQuads];
-        }
+        if (at < kSideQuads)
+            loaded[i] = ConstQuads(side).at[stage * kSideQuads + at];
     }
 }
-void store_stage(uint first) {
+void store_side(uint first) {
     [[unroll]] for (uint i = 0u; i < kMostLoads; ++i) {
         const uint at = i * kThreads + gl_LocalInvocationIndex;
-        if (i < kLoads && at < 2u * kSideQuads)
+        if (at < kSideQuads)
             shared_tiles[first + at] = loaded[i];
     }
 }
-Matrix load_tile(uint first, uint tile, uint strip) {
-    return matrix_of(shared_tiles[first + (tile * kStrips + strip) * LK_LANES + lane]);
+uvec4 load_tile(uint first, uint tile, uint strip) {
+    return shared_tiles[first + (tile * kStrips + strip) * LK_LANES + lane];
 }
 
+void multiply_key_tile(uint first, uint tile, uint strip) {
+    const uvec4 keys = load_tile(first, tile, strip);
+    scores[2u * tile] = multiply_add(queries[strip], column_matrix(keys.xz), scores[2u * tile]);
+    scores[2u * tile + 1u] =
+        multiply_add(queries[strip], column_matrix(keys.yw), scores[2u * tile + 1u]);
+}
 void multiply_keys(uint first) {
-    SumMatrix products[2u * kStageTiles];
-    [[unroll]] for (uint i = 0u; i < 2u * kStageTiles; ++i)
-        products[i] = zero_sums();
+    [[unroll]] for (uint i = 0u; i < kStageEights; ++i)
+        scores[i] = zero_sums();
     [[unroll]] for (uint strip = 0u; strip < kMostStrips; ++strip)
-        if (strip < kStrips)
-            [[unroll]] for (uint tile = 0u; tile < kStageTiles; ++tile) {
-                const Matrix keys = load_tile(first, tile, strip);
-                [[unroll]] for (uint i = 0u; i < 2u; ++i)
-                    products[2u * tile + i] =
-                        multiply_add(keys, queries[2u * strip + i], products[2u * tile + i]);
-            }
-    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
-        scores[i] = pair_row(products[i / 2u * 2u], products[i / 2u * 2u + 1u], i % 2u) *
-                        score_factors +
-                    center_scores;
+        [[unroll]] for (uint tile = 0u; tile < kStageTiles; ++tile)
+            if (strip < kStrips)
+                multiply_key_tile(first, tile, strip);
 }
 
+// The words of both columns.
+uvec2 weight_pair(SumMatrix eight) {
+    return uvec2(packHalf2x16(vec2(eight[0], eight[1])), packHalf2x16(vec2(eight[2], eight[3])));
+}
+
+void multiply_value_tile(uint first, uint tile, uint strip, Matrix weights) {
+    const uvec4 values = load_tile(first, tile, strip);
+    outputs[2u * strip] = multiply_add(weights, column_matrix(values.xz), outputs[2u * strip]);
+    outputs[2u * strip + 1u] =
+        multiply_add(weights, column_matrix(values.yw), outputs[2u * strip + 1u]);
+}
 void multiply_values(uint first) {
     [[unroll]] for (uint tile = 0u; tile < kStageTiles; ++tile) {
-        const vec4 low = scores[2u * tile];
-        const vec4 high = scores[2u * tile + 1u];
-        ColumnMatrix weights[2];
-        weights[0] = column_matrix(uvec2(packHalf2x16(low.xy), packHalf2x16(high.xy)));
-        weights[1] = column_matrix(uvec2(packHalf2x16(low.zw), packHalf2x16(high.zw)));
+        const Matrix weights = matrix_of(
+            uvec4(weight_pair(scores[2u * tile]), weight_pair(scores[2u * tile + 1u])));
         [[unroll]] for (uint strip = 0u; strip < kMostStrips; ++strip)
-            if (strip < kStrips) {
-                const Matrix values = load_tile(first, tile, strip);
-                [[unroll]] for (uint i = 0u; i < 2u; ++i)
-                    output_sums[2u * strip + i] =
-                        multiply_add(values, weights[i], output_sums[2u * strip + i]);
-            }
+            if (strip < kStrips)
+                multiply_value_tile(first, tile, strip, weights);
     }
-}
-
-void raise_references(vec4 highest) {
-    const vec4 raised = max(reference, column_max(highest));
-    const vec4 shrink = exp2(reference - raised);
-    reference = raised;
-    sum *= shrink;
-    [[unroll]] for (uint i = 0u; i < 2u * kMostStrips; ++i)
-        [[unroll]] for (uint element = 0u; element < 4u; ++element)
-            output_sums[i][element] *= shrink[2u * (i % 2u) + element % 2u];
-}
-
-// Where lanes exchange through shared memory, all teams go there.
-void weigh() {
-    const vec4 highest = find_highest();
-    if (!kIsFree || subgroupAny(any(greaterThan(highest, reference + kHeadroom))))
-        raise_references(highest);
-    weigh_scores(reference - kWeightExponent);
 }
 
 bool find_mask(uint tile, out Mask mask) {
     mask = find_work_tile(push.sequence, push.first_head + gl_WorkGroupID.y);
-    mask.sequence.has_tree = false;
-    mask.layer.window_tokens = 0u;
     mask.first_column = tile * kColumns;
     const uint n_all = mask.sequence.n_new * mask.group_size;
     if (mask.first_column >= n_all)
@@ -111,24 +83,51 @@ bool find_mask(uint tile, out Mask mask) {
     return true;
 }
 
-// A stage is multiplied while the next one is loaded.
-void attend_stages(Mask mask, uint begin, uint end) {
-    const SequenceInfo sequence = mask.sequence;
-    const Slots slots = Slots(slots_of(sequence, kHeadDim, gl_WorkGroupID.y, 0u),
-                              slots_of(sequence, kHeadDim, gl_WorkGroupID.y, 1u));
+// A stage is multiplied while the next one is loaded. All columns see whole the stages before
+// `edge`.
+void attend_stages(Mask mask, uint begin, uint edge, uint end) {
+    const Address keys = slots_of(mask.sequence, kHeadDim, gl_WorkGroupID.y, 0u);
+    const Address values = slots_of(mask.sequence, kHeadDim, gl_WorkGroupID.y, 1u);
     uint first = 0u;
-    load_stage(slots, begin);
-    store_stage(first);
+    load_side(keys, begin);
+    store_side(first);
+    load_side(values, begin);
+    store_side(first + kSideQuads);
     barrier();
     for (uint stage = begin; stage < end; ++stage) {
-        load_stage(slots, min(stage + 1u, end - 1u));
+        const uint next = min(stage + 1u, end - 1u);
+        const uint other = 2u * kSideQuads - first;
+        load_side(keys, next);
         multiply_keys(first);
-        shape_scores(mask, Stage(stage * kStageTokens, 0u, kStageTokens));
-        weigh();
+        store_side(other);
+        load_side(values, next);
+        if (mask.layer.soft_cap > 0.0)
+            cap_stage(mask.layer);
+        if (stage < edge)
+            weigh(false, 0u);
+        else
+            weigh(true, stage * kStageTokens);
         multiply_values(first + kSideQuads);
-        first = 2u * kSideQuads - first;
-        store_stage(first);
+        store_side(other + kSideQuads);
+        first = other;
         barrier();
+    }
+}
+
+void store_columns(Mask mask, uint tile) {
+    const vec2 sums = quad_total(sum);
+    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+        const uint column = lane_column(i);
+        if (column >= mask.n_columns)
+            continue;
+        const Total total =
+            Total(reference[i] - kWeightExponent, is_beyond[i] ? kBeyond : sums[i]);
+        const Destination to = store_total(mask, tile, column, total);
+        [[unroll]] for (uint at = 0u; at < 2u * kMostStrips; ++at)
+            [[unroll]] for (uint e = 0u; e < 2u; ++e)
+                if (at < 2u * kStrips)
+                    store_element(to.row, to.dtype, 8u * at + lane_pair() + e,
+                                  output_of(to.total, outputs[at][2u * i + e] * to.factor));
     }
 }
 
@@ -139,19 +138,16 @@ void main() {
     Mask mask;
     if (!find_mask(tile, mask))
         return;
-    reference = vec4(kHidden);
-    sum = vec4(0.0);
+    reference = vec2(kHidden);
+    sum = vec2(0.0);
     [[unroll]] for (uint i = 0u; i < 2u * kMostStrips; ++i)
-        output_sums[i] = zero_sums();
-    find_positions(mask);
+        outputs[i] = zero_sums();
+    find_reaches(mask);
     load_queries(mask);
     const uint n_stages = mask.last_position / kStageTokens + 1u;
     const uint begin = share(n_stages, gl_WorkGroupID.z, push.n_splits);
     const uint end = share(n_stages, gl_WorkGroupID.z + 1u, push.n_splits);
     if (begin < end)
-        attend_stages(mask, begin, end);
-    sum = column_total(sum);
-    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
-        outputs[i] = pair_row(output_sums[i / 2u * 2u], output_sums[i / 2u * 2u + 1u], i % 2u);
-    store_columns(mask, tile, reference - kWeightExponent);
+        attend_stages(mask, begin, (mask.first_position + 1u) / kStageTokens, end);
+    store_columns(mask, tile);
 }

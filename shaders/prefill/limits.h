@@ -11,13 +11,14 @@
 
 /* Of prefill_slots, up to a head dim. A subgroup has 16 columns; slots hold whole stages. */
 #define LK_SLOT_HEAD_DIM 128u
-#define LK_SLOT_THREADS 256u
+#define LK_SLOT_THREADS 384u
 #define LK_SLOT_COLUMNS (LK_SLOT_THREADS / 2u)
 #define LK_SLOT_STAGE_TOKENS 32u
 #define LK_SLOT_TOKENS(n) \
     (((n) + LK_SLOT_STAGE_TOKENS - 1u) / LK_SLOT_STAGE_TOKENS * LK_SLOT_STAGE_TOKENS)
-/* Vectors of a stage's keys and values that a thread loads, at most. */
-#define LK_SLOT_LOADS (LK_SLOT_STAGE_TOKENS * LK_SLOT_HEAD_DIM / 4u / LK_SLOT_THREADS)
+/* Vectors of a stage's keys, or values, that a thread loads, at most. */
+#define LK_SLOT_LOADS \
+    ((LK_SLOT_STAGE_TOKENS * LK_SLOT_HEAD_DIM / 8u + LK_SLOT_THREADS - 1u) / LK_SLOT_THREADS)
 
 #ifdef __cplusplus
 #include <cstdint>
@@ -58,7 +59,24 @@ constexpr uint32_t tile_splits(uint64_t n_tiles, uint32_t n_workgroups) {
                                          : LK_TILE_MAX_SPLITS;
 }
 
-// Floats of TilePush.partials for every dispatch with n_splits of tile_splits(..., n_workgroups),
+// The same of attend_prefill_slots, where a core has a workgroup at a time: the splits by which the
+// last turn of all cores is fullest. The partial results of a split cost a 256th of the dispatch.
+constexpr uint32_t slot_splits(uint64_t n_tiles, uint32_t n_workgroups, uint32_t n_cores) {
+    const uint32_t most = tile_splits(n_tiles, n_workgroups);
+    uint32_t best = 1;
+    uint64_t best_cost = UINT64_MAX;
+    for (uint64_t n = 1; n <= most; ++n) {
+        const uint64_t n_turns = (n_tiles * n + n_cores - 1) / n_cores;
+        const uint64_t cost = n_turns * (256 + n) * 1024 / n;
+        if (cost < best_cost) {
+            best = static_cast<uint32_t>(n);
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+// Floats of TilePush.partials for every dispatch with as many splits as the functions above give,
 // of at most this many columns.
 constexpr uint64_t tile_partial_floats(uint32_t head_dim, uint32_t columns, uint32_t n_workgroups) {
     return uint64_t{n_workgroups} * columns * (head_dim + 2);

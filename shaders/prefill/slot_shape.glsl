@@ -1,5 +1,6 @@
 // Attention of many columns over slots, by a tensor core: how a workgroup is cut, and its shared memory.
-// Teams, columns and sums are those of matrix_shape.glsl.
+// A team has 16 columns, which are the rows of its matrices: a lane has two of them, of each a pair of
+// every eight tokens or channels.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_SLOT_SHAPE_GLSL
@@ -18,12 +19,16 @@ layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 128u;
 
 const uint kStageTokens = LK_SLOT_STAGE_TOKENS;
 const uint kStageTiles = kStageTokens / LK_TILE_TOKENS;
+const uint kStageEights = kStageTokens / 8u;
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+// Loops over strips have kMostStrips turns, so that glslc unrolls them, and leave out those after
+// kStrips.
 const uint kMostStrips = LK_SLOT_HEAD_DIM / LK_STRIP_CHANNELS;
-const uint kScoreRows = 2u * kStageTiles;
-const uint kOutputRows = 2u * kMostStrips;  // those after kHeadDim are not there
 
-#include "shaders/prefill/matrix_lanes.glsl"
+uint lane_column(uint i) { return 16u * team + row() + 8u * i; }
+// Of every eight, where the lane's pair begins.
+uint lane_pair() { return 2u * quad_lane(); }
+bool is_first_row() { return quad_lane() == 0u; }
 
 // A stage's keys, then its values, as registers of matrices, [tile][strip][lane]. Twice: a stage is
 // stored while the one before it is multiplied.

@@ -95,6 +95,8 @@ void unpack_block(Mask mask, BlockInfo block, Address slots, uint n_tokens) {
     for (uint strip = gl_LocalInvocationIndex; strip < kStrips; strip += gl_WorkGroupSize.x)
         shared_strips[strip] = find_strip(format, strip);
     barrier();
+    // A whole tile whose channels keep their order has the same registers in the slots.
+    const bool is_in_order = is_value() || is_null(permutation);
     const uint n_tiles = (n_tokens + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS;
     for (uint i = gl_LocalInvocationIndex; i < n_tiles * kStrips * LK_LANES;
          i += gl_WorkGroupSize.x) {
@@ -102,6 +104,13 @@ void unpack_block(Mask mask, BlockInfo block, Address slots, uint n_tokens) {
         const uint strip = i / LK_LANES % kStrips;
         const uint tile = i / LK_LANES / kStrips;
         const uvec4 registers = tile_registers(format, payload, metadata, strip, tile, lane);
+        const uint first_token = block.first_token + tile * LK_TILE_TOKENS;
+        if (is_in_order && first_token % LK_TILE_TOKENS == 0u &&
+            (tile + 1u) * LK_TILE_TOKENS <= n_tokens) {
+            const uint first = first_token / LK_TILE_TOKENS * kStrips + strip;
+            Quads(slots).at[first * LK_LANES + lane] = registers;
+            continue;
+        }
         const uint row = LK_TILE_ROW(lane, 0u);
         const uint k = LK_TILE_K(lane, 0u);
         for (uint r = 0u; r < 4u; ++r) {

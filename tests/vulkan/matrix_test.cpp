@@ -64,6 +64,7 @@ void long_steps_match_reference(void **) { check_shapes(slot_cases(), 2); }
 
 int main(int argc, char **argv) {
     g_full = has_argument(argc, argv, "--full");
+    cmocka_set_test_filter(text_of_argument(argc, argv, "--only"));
     test_device();
     const CMUnitTest tests[] = {
         cmocka_unit_test(plain_pages_match_reference),

@@ -79,7 +79,7 @@ class Counted {
 };
 
 Traits with_matrices(Traits traits) {
-    traits.cooperative_matrix = traits.float16 = traits.subgroup = true;
+    traits.cooperative_matrix = traits.matrix_uses = traits.float16 = traits.subgroup = true;
     traits.subgroup_size = traits.min_subgroup_size = traits.max_subgroup_size = 32;
     traits.subgroup_size_control = false;
     return traits;

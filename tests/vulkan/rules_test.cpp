@@ -1,8 +1,10 @@
-// Which forms the pages of a plan have and how many kernels read them, without a device.
+// Which forms the pages of a plan have, how many kernels read them, and how long steps are cut,
+// without a device.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "auto_layers.h"
 #include "backend/vulkan/decode_rules.h"
+#include "shaders/prefill/limits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,7 +94,7 @@ class Plan {
 
 lk::vulkan::Traits device_with_matrices() {
     lk::vulkan::Traits traits{};
-    traits.cooperative_matrix = traits.float16 = traits.subgroup = true;
+    traits.cooperative_matrix = traits.matrix_uses = traits.float16 = traits.subgroup = true;
     traits.subgroup_size = 32;
     traits.n_cores = 132;
     traits.max_shared_bytes = 49152;
@@ -272,6 +274,20 @@ void half_raw_layers_have_no_matrices(void **) {
     }
 }
 
+void splits_fill_the_last_turn(void **) {
+    constexpr uint32_t kCores = 132;
+    constexpr uint32_t kMost = 8 * kCores;
+    assert_int_equal(lk::vulkan::slot_splits(129, kMost, kCores), 1);
+    assert_int_equal(lk::vulkan::slot_splits(86, kMost, kCores), 3);    // two turns of 129
+    assert_int_equal(lk::vulkan::slot_splits(16, kMost, kCores), 8);    // a turn of 128
+    assert_int_equal(lk::vulkan::slot_splits(2000, kMost, kCores), 1);  // no partial results
+    for (uint32_t n_tiles = 1; n_tiles <= kMost; ++n_tiles) {
+        const uint32_t n_splits = lk::vulkan::slot_splits(n_tiles, kMost, kCores);
+        assert_in_range(n_splits, 1, LK_TILE_MAX_SPLITS);
+        assert_true(n_splits * n_tiles <= kMost);
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -283,6 +299,7 @@ int main() {
         cmocka_unit_test(pairs_need_no_matrices),
         cmocka_unit_test(layers_without_room_are_not_taken),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
+        cmocka_unit_test(splits_fill_the_last_turn),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

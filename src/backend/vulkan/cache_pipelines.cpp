@@ -65,8 +65,8 @@ uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_col
 }
 
 bool has_slot_pipelines(const Traits &traits, const LayerView &layer) {
-    return traits.cooperative_matrix && !layer.window_tokens &&
-           layer.head_dim <= LK_SLOT_HEAD_DIM && traits.max_workgroup_size >= LK_SLOT_THREADS &&
+    return traits.matrix_uses && !layer.window_tokens && layer.head_dim <= LK_SLOT_HEAD_DIM &&
+           traits.max_workgroup_size >= LK_SLOT_THREADS &&
            slot_shared_bytes(layer.head_dim) <= traits.max_shared_bytes;
 }
 

@@ -61,10 +61,11 @@ void write_info(const Traits &traits, const HeapBytes &bytes, lk_device_info *in
     std::snprintf(info->name, sizeof info->name, "%.*s", static_cast<int>(sizeof info->name) - 1,
                   traits.name);
     std::snprintf(
-        info->features, sizeof info->features, "Vulkan %u.%u subgroup %u%s%s%s%s",
+        info->features, sizeof info->features, "Vulkan %u.%u subgroup %u%s%s%s%s%s",
         VK_API_VERSION_MAJOR(traits.api_version), VK_API_VERSION_MINOR(traits.api_version),
         traits.subgroup_size, traits.subgroup ? "" : " (unused)", traits.float16 ? " fp16" : "",
-        traits.timeline ? " timeline" : "", traits.cooperative_matrix ? " cooperative-matrix" : "");
+        traits.timeline ? " timeline" : "", traits.cooperative_matrix ? " cooperative-matrix" : "",
+        traits.matrix_uses ? " matrix-uses" : "");
 }
 
 }  // namespace
@@ -126,6 +127,9 @@ lk_status Device::create(const lk_context_desc &desc, const lk_vulkan_desc &vulk
     // Only cooperative matrices need a memory model.
     if (!features.cooperative_matrix || !features.memory_model_device_scope)
         features.memory_model = features.memory_model_device_scope = false;
+    // Layers before 1.3.255 report the extension as an error.
+    if (!features.cooperative_matrix || vulkan.validation)
+        features.matrix_uses = false;
     traits_ = query_traits(functions_, physical_, version, extensions, features, vulkan.mask);
     status = check_required(traits_.name, features, traits_);
     if (!status)

@@ -32,7 +32,8 @@ class Device {
     uint32_t queue_family() const { return queue_family_; }
     const Traits &traits() const { return traits_; }
     // Before anything depends on them.
-    void forbid_matrices() { traits_.cooperative_matrix = false; }
+    void forbid_matrices() { traits_.cooperative_matrix = traits_.matrix_uses = false; }
+    void forbid_matrix_uses() { traits_.matrix_uses = false; }
     const VkPhysicalDeviceMemoryProperties &memory() const { return memory_; }
     void describe(lk_device_info *info) const;
 

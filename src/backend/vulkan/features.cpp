@@ -38,6 +38,7 @@ constexpr Origin kOrigins[] = {
     {&Features::integer_dot, "VK_KHR_shader_integer_dot_product", VK_API_VERSION_1_3},
     {&Features::subgroup_size_control, "VK_EXT_subgroup_size_control", VK_API_VERSION_1_3},
     {&Features::cooperative_matrix, "VK_NV_cooperative_matrix", kNever},
+    {&Features::matrix_uses, kMatrixUses, kNever},
 };
 
 template <class Struct, class Head>
@@ -157,6 +158,8 @@ FeatureChain::FeatureChain(uint32_t api_version, const Extensions &extensions) {
     if (knows(&Features::cooperative_matrix))
         link(&head_, &cooperative_matrix_,
              VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV);
+    if (knows(&Features::matrix_uses))
+        link(&head_, &matrix_uses_, kMatrixUseFeatures);
 }
 
 Features FeatureChain::features() const { return features_of_chain(&head_); }
@@ -183,6 +186,8 @@ void FeatureChain::set(const Features &features) {
     size_control_.computeFullSubgroups = VK_FALSE;
     cooperative_matrix_.cooperativeMatrix = features.cooperative_matrix;
     cooperative_matrix_.cooperativeMatrixRobustBufferAccess = VK_FALSE;
+    matrix_uses_.cooperativeMatrix = features.matrix_uses;
+    matrix_uses_.cooperativeMatrixRobustBufferAccess = VK_FALSE;
     head_.features = VkPhysicalDeviceFeatures{};
 }
 
@@ -242,7 +247,12 @@ Features features_of_chain(const void *chain) {
                 LK_VULKAN_FEATURE(COOPERATIVE_MATRIX_FEATURES_NV, CooperativeMatrixFeaturesNV,
                                   cooperativeMatrix, cooperative_matrix)
 #undef LK_VULKAN_FEATURE
-            default: break;
+            default:
+                // Not of the enumeration where headers are older.
+                if (next->sType == kMatrixUseFeatures)
+                    found.matrix_uses |=
+                        static_cast<const MatrixUseFeatures *>(at)->cooperativeMatrix != 0;
+                break;
         }
     }
     return found;
@@ -319,6 +329,7 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
         features.cooperative_matrix && features.memory_model && traits.float16 && traits.subgroup &&
         traits.min_subgroup_size <= LK_LANES && traits.max_subgroup_size >= LK_LANES &&
         !(mask & LK_VULKAN_NO_COOPERATIVE_MATRIX) && has_tile_matrices(functions, device);
+    traits.matrix_uses = features.matrix_uses && traits.cooperative_matrix;
     traits.max_workgroup_size = own.limits.maxComputeWorkGroupInvocations;
     traits.max_shared_bytes = own.limits.maxComputeSharedMemorySize;
     traits.max_workgroup_count = own.limits.maxComputeWorkGroupCount[0];

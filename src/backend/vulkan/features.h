@@ -37,6 +37,17 @@ struct Features {
     bool memory_model_device_scope;
     bool subgroup_size_control;
     bool cooperative_matrix;
+    bool matrix_uses;
+};
+
+// VK_KHR_cooperative_matrix, which headers before 1.3.255 do not have.
+constexpr const char *kMatrixUses = "VK_KHR_cooperative_matrix";
+constexpr auto kMatrixUseFeatures = static_cast<VkStructureType>(1000506000);
+struct MatrixUseFeatures {
+    VkStructureType sType;
+    void *pNext;
+    VkBool32 cooperativeMatrix;
+    VkBool32 cooperativeMatrixRobustBufferAccess;
 };
 
 // Their structs, chained after `head` as far as the device knows them.
@@ -61,6 +72,7 @@ class FeatureChain {
     VkPhysicalDeviceShaderIntegerDotProductFeatures integer_dot_{};
     VkPhysicalDeviceSubgroupSizeControlFeatures size_control_{};
     VkPhysicalDeviceCooperativeMatrixFeaturesNV cooperative_matrix_{};
+    MatrixUseFeatures matrix_uses_{};
 };
 
 // The features in a host's chain from VkPhysicalDeviceFeatures2 on.
@@ -68,7 +80,7 @@ Features features_of_chain(const void *chain);
 
 // Extensions of which `features` need the name when a device of this version is made; returns how
 // many of names [kMaxExtensions] were set.
-constexpr uint32_t kMaxExtensions = 10;
+constexpr uint32_t kMaxExtensions = 11;
 uint32_t extension_names(uint32_t api_version, const Features &features, const char **names);
 
 // Properties on which shaders and launches depend. A flag is set when it may be used.
@@ -84,6 +96,7 @@ struct Traits {
     bool subgroup;  // basic, vote, arithmetic, ballot and shuffle operations in compute
     bool integer_dot;
     bool cooperative_matrix;  // of the shape and registers of a packed tile
+    bool matrix_uses;         // the same by VK_KHR_cooperative_matrix, B by columns
     bool subgroup_size_control;
     bool rounds_float32;  // shaderRoundingModeRTEFloat32
     uint32_t subgroup_size;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/vulkan/matrix_probe.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "backend/vulkan/commands.h"
 #include "base/status.h"
 #include "format/format_const.h"
@@ -22,23 +25,29 @@ struct ProbeData {
     uint32_t fits[LK_LANES];
 };
 
-lk_status run_probe(const Device &device, Pipelines *pipelines, const Buffer &data) {
+// `fits` is set to whether all lanes have what the shader expects.
+lk_status run_probe(const Device &device, Pipelines *pipelines, const ShaderCode &shader,
+                    const Buffer &buffer, bool *fits) {
+    auto *data = buffer.as<ProbeData>();
+    std::memset(data->fits, 0, sizeof data->fits);
     VkPipeline pipeline = VK_NULL_HANDLE;
     Commands commands(device);
     Recorder recorder;
     const uint32_t subgroup_size = device.traits().subgroup_size_control ? LK_LANES : 0;
-    const PipelineSpec spec = make_spec(shaders::matrix_probe, {}, subgroup_size);
+    const PipelineSpec spec = make_spec(shader, {}, subgroup_size);
     LK_TRY(pipelines->get(&spec, 1, &pipeline));
     LK_TRY(commands.open(pipelines->layout()));
     LK_TRY(commands.begin(&recorder));
     recorder.bind(pipeline);
-    const MatrixProbePush push = {data.address(offsetof(ProbeData, values)),
-                                  data.address(offsetof(ProbeData, sums)),
-                                  data.address(offsetof(ProbeData, fits))};
+    const MatrixProbePush push = {buffer.address(offsetof(ProbeData, values)),
+                                  buffer.address(offsetof(ProbeData, sums)),
+                                  buffer.address(offsetof(ProbeData, fits))};
     recorder.push(push);
     recorder.dispatch(1);
     LK_TRY(commands.end());
-    return commands.wait();
+    LK_TRY(commands.wait());
+    *fits = std::all_of(data->fits, data->fits + LK_LANES, [](uint32_t fit) { return fit != 0; });
+    return LK_OK;
 }
 
 }  // namespace
@@ -56,11 +65,16 @@ lk_status probe_matrices(Device *device, Pipelines *pipelines) {
         data->values[i] = float_to_half(static_cast<float>(i), &is_saturated);
     for (uint32_t i = 0; i < kSums; ++i)
         data->sums[i] = static_cast<float>(i);
-    const lk_status status = run_probe(*device, pipelines, buffer);
-    for (const uint32_t fits : data->fits)
-        if (!fits)
-            device->forbid_matrices();
-    return status;
+    bool fits = false;
+    LK_TRY(run_probe(*device, pipelines, shaders::matrix_probe, buffer, &fits));
+    if (!fits)
+        device->forbid_matrices();
+    if (!device->traits().matrix_uses)
+        return LK_OK;
+    LK_TRY(run_probe(*device, pipelines, shaders::matrix_use_probe, buffer, &fits));
+    if (!fits)
+        device->forbid_matrix_uses();
+    return LK_OK;
 }
 
 }  // namespace vulkan

@@ -87,7 +87,8 @@ void PrefillSlots::record_pass(const Recorder &recorder, const SlotPipelines &pi
                                uint32_t n_columns, const Sequence &sequence, uint32_t n_heads,
                                SlotPush *push) const {
     push->n_tiles = static_cast<uint32_t>(ceil_div(n_columns, LK_SLOT_COLUMNS));
-    push->n_splits = tile_splits(uint64_t{push->n_tiles} * n_heads, n_workgroups_);
+    push->n_splits =
+        slot_splits(uint64_t{push->n_tiles} * n_heads, n_workgroups_, traits_->n_cores);
     const auto dispatch = [&](VkPipeline pipeline, uint32_t x, uint32_t z) {
         recorder.dispatch_barrier();
         recorder.bind(pipeline);

@@ -33,7 +33,7 @@ static void choose_extensions(const vulkan_host_options *options, vulkan_host *h
     static const char *const wanted[VULKAN_HOST_EXTENSIONS] = {
         VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME,
         VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME,
-        VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME};
+        VULKAN_MATRIX_USES, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME};
     const int n_wanted = VULKAN_HOST_EXTENSIONS - !options->only_compiles;
     uint32_t n = 0;
     host->vk.EnumerateDeviceExtensionProperties(host->physical_device, NULL, &n, NULL);
@@ -42,7 +42,9 @@ static void choose_extensions(const vulkan_host_options *options, vulkan_host *h
                                                              found) == VK_SUCCESS)
         for (int w = 0; w < n_wanted; ++w)
             for (uint32_t i = 0; i < n; ++i)
-                if (!strcmp(found[i].extensionName, wanted[w]))
+                if (!strcmp(found[i].extensionName, wanted[w]) &&
+                    (strcmp(wanted[w], VULKAN_MATRIX_USES) || !host->is_validated ||
+                     host->validates_matrix_uses))
                     host->extensions[host->n_extensions++] = wanted[w];
     free(found);
 }
@@ -73,6 +75,7 @@ static void choose_features(vulkan_host *host) {
           &host->dot_product_features);
     chain(host, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME,
           VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV, &host->matrix_features);
+    chain(host, VULKAN_MATRIX_USES, VULKAN_MATRIX_USE_FEATURES, &host->matrix_use_features);
     chain(host, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME,
           VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
           &host->statistics_features);

@@ -79,6 +79,16 @@ typedef struct vulkan_functions {
 #undef VULKAN_HOST_MEMBER
 } vulkan_functions;
 
+// VK_KHR_cooperative_matrix, which headers before 1.3.255 do not have.
+#define VULKAN_MATRIX_USES "VK_KHR_cooperative_matrix"
+#define VULKAN_MATRIX_USE_FEATURES ((VkStructureType)1000506000)
+typedef struct vulkan_matrix_use_features {
+    VkStructureType sType;
+    void *pNext;
+    VkBool32 cooperativeMatrix;
+    VkBool32 cooperativeMatrixRobustBufferAccess;
+} vulkan_matrix_use_features;
+
 // Null when a call did what it says, else the reason as a static text.
 typedef const char *vulkan_failure;
 
@@ -92,7 +102,7 @@ typedef struct vulkan_host_options {
     int only_compiles;
 } vulkan_host_options;
 
-enum { VULKAN_HOST_EXTENSIONS = 4 };
+enum { VULKAN_HOST_EXTENSIONS = 5 };
 
 typedef struct vulkan_host {
     PFN_vkGetInstanceProcAddr get_instance_proc_addr;
@@ -106,6 +116,7 @@ typedef struct vulkan_host {
     VkPhysicalDeviceProperties properties;
     uint32_t timestamp_bits;  // of the queue's family; 0: it has no timestamps
     int is_validated;
+    int validates_matrix_uses;  // or the layer is older than the extension, which it would report
     // As enabled, features and what hangs on them.
     VkPhysicalDeviceFeatures2 features;
     VkPhysicalDeviceVulkan11Features features11;
@@ -113,6 +124,7 @@ typedef struct vulkan_host {
     VkPhysicalDeviceSubgroupSizeControlFeatures subgroup_size_features;
     VkPhysicalDeviceShaderIntegerDotProductFeatures dot_product_features;
     VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix_features;
+    vulkan_matrix_use_features matrix_use_features;
     VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR statistics_features;
     const char *extensions[VULKAN_HOST_EXTENSIONS];
     uint32_t n_extensions;

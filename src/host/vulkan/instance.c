@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define VALIDATION_LAYER "VK_LAYER_KHRONOS_validation"
+// The first version of the layer that knows VK_KHR_cooperative_matrix.
+#define MATRIX_USES_VERSION VK_MAKE_API_VERSION(0, 1, 3, 255)
 
 static VKAPI_ATTR VkBool32 VKAPI_CALL hear(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
                                            VkDebugUtilsMessageTypeFlagsEXT types,
@@ -31,7 +33,7 @@ static vulkan_failure open_loader(vulkan_host *host) {
     return symbol ? NULL : "the Vulkan loader has no vkGetInstanceProcAddr";
 }
 
-static int has_layer(const vulkan_host *host) {
+static int has_layer(vulkan_host *host) {
     const PFN_vkEnumerateInstanceLayerProperties list =
         (PFN_vkEnumerateInstanceLayerProperties)host->get_instance_proc_addr(
             NULL, "vkEnumerateInstanceLayerProperties");
@@ -42,7 +44,10 @@ static int has_layer(const vulkan_host *host) {
     int found = 0;
     if (layers && list(&n, layers) == VK_SUCCESS)
         for (uint32_t i = 0; i < n; ++i)
-            found = found || !strcmp(layers[i].layerName, VALIDATION_LAYER);
+            if (!strcmp(layers[i].layerName, VALIDATION_LAYER)) {
+                found = 1;
+                host->validates_matrix_uses = layers[i].specVersion >= MATRIX_USES_VERSION;
+            }
     free(layers);
     return found;
 }

@@ -10,13 +10,15 @@ namespace vulkan {
 
 namespace {
 
-constexpr uint32_t kEmulationBytes = 10240;  // of shared memory: operands of 256 lanes
+constexpr uint32_t kEmulationBytes = 15360;  // of shared memory: operands of 384 lanes
 
 }  // namespace
 
 lk_status probe_matrices(Device *device, Pipelines *) {
     Traits &traits = const_cast<Traits &>(device->traits());
-    traits.cooperative_matrix = true;
+    traits.cooperative_matrix = traits.matrix_uses = true;
+    traits.subgroup_size_control =
+        false;  // a workgroup may be more subgroups than such a size allows
     traits.max_shared_bytes -= kEmulationBytes;
     return LK_OK;
 }

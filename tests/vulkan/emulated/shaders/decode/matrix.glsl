@@ -27,12 +27,20 @@ SumMatrix multiply_add(Matrix a, ColumnMatrix b, SumMatrix c) {
     barrier();
     [[dont_unroll]] for (uint k = 0u; k < 16u; k += 2u) {
         const uint a_lane = first + row() * 4u + k % 8u / 2u;
-        const uint b_lane = first + k % 8u * 4u + quad_lane();
         const uint word = k / 8u;
         const vec2 low = unpackHalf2x16(shared_registers[a_lane][2u * word]);
         const vec2 high = unpackHalf2x16(shared_registers[a_lane][2u * word + 1u]);
+#ifdef LK_MATRIX_USES
+        const uint b_lane = first + 8u * quad_lane() + k % 8u / 2u;
+        const vec2 left = unpackHalf2x16(shared_columns_of[b_lane][word]);
+        const vec2 right = unpackHalf2x16(shared_columns_of[b_lane + 4u][word]);
+        const vec2 even = vec2(left.x, right.x);
+        const vec2 odd = vec2(left.y, right.y);
+#else
+        const uint b_lane = first + k % 8u * 4u + quad_lane();
         const vec2 even = unpackHalf2x16(shared_columns_of[b_lane][word]);
         const vec2 odd = unpackHalf2x16(shared_columns_of[b_lane + 4u][word]);
+#endif
         c += vec4(low.x * even + low.y * odd, high.x * even + high.y * odd);
     }
     return c;
