@@ -177,9 +177,10 @@ def layers_rows(records: dict[str, dict]) -> str:
 
 # By the model's name: models-NAME.json of the suite, first-NAME.json of the first one, default-NAME.json of an earlier default, layers-NAME.json
 # and core-NAME.json of plans that differ by layer, covariance-NAME.json of bases of keys, long-NAME.json of long answers, longer-NAME.json of the
-# default's.
+# default's, again-NAME.json of another training, share-NAME.json of one whose windows are at most a share of a row.
 MODEL_VIEWS = {'models': {'short': lambda records: models_limited(records, ('auto', 'default')), 'methods': models_methods, 'goals': models_goals, 'each': models_each},
                'first': {'each': models_each}, 'default': {'each': models_each}, 'layers': {'rows': layers_rows}, 'core': {'rows': layers_rows}, 'covariance': {'rows': layers_rows},
+               'again': {'each': models_each, 'goals': models_goals}, 'share': {'each': models_each, 'goals': models_goals},
                'long': {'items': long_rows}, 'longer': {'items': long_rows}}
 
 
