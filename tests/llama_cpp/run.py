@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -43,6 +44,7 @@ VARIABLES = {
     'cuda': {'GGML_CUDA_CUBLAS_COMPUTE_TYPE': 'f32', 'NVIDIA_TF32_OVERRIDE': '0'},
     'vulkan': {'GGML_VK_DISABLE_F16': '1'},
 }
+CXX = shlex.split(os.environ.get('CXX', 'c++'))  # may be "ccache g++"
 OFF = ['BUILD_TESTS', 'BUILD_EXAMPLES', 'BUILD_APP', 'BUILD_UI', 'USE_PREBUILT_UI', 'OPENSSL']
 
 
@@ -147,15 +149,15 @@ def test_joining(lowkey, work):
     """lowkey-threads without llama.cpp, under ThreadSanitizer."""
     program = work / 'threads-test'
     headers = next(lowkey.rglob('include/lowkey')).parent
-    run(os.environ.get('CXX', 'c++'), '-std=c++17', '-O1', '-g', '-Wall', '-Wextra', '-Werror', '-fsanitize=thread', '-pthread',
-        '-o', program, HERE / 'threads_test.cpp', ADAPTER / 'lowkey-threads.cpp', f'-I{ADAPTER}', f'-I{headers}')
+    run(*CXX, '-std=c++17', '-O1', '-g', '-Wall', '-Wextra', '-Werror', '-fsanitize=thread', '-pthread', '-o', program,
+        HERE / 'threads_test.cpp', ADAPTER / 'lowkey-threads.cpp', f'-I{ADAPTER}', f'-I{headers}')
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def link(program, sources, flags):
     """Compiles a program of this folder's sources."""
-    run(os.environ.get('CXX', 'c++'), '-std=c++17', '-O1', '-Wall', '-Wextra', '-Werror', '-o', program,
+    run(*CXX, '-std=c++17', '-O1', '-Wall', '-Wextra', '-Werror', '-o', program,
         *[HERE / name for name in sources], *flags)
     return program
 
