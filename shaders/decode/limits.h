@@ -11,18 +11,22 @@
 #define LK_SPEC_VALUE_BITS 11u
 #define LK_SPEC_SOFT_CAP 12u    /* 0: scores have no soft-cap */
 #define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
-#define LK_SPEC_KEY_FOLDS 14u   /* token groups of keys, at most: of attend_decode_forms 1, 4, 8 */
+#define LK_SPEC_KEY_FOLDS 14u   /* token groups of keys, at most: of forms 1, 4, 8 */
 #define LK_MAX_KEY_GROUPS 8u
 /* Of a range or a minimum: 2 = FP16, 1 = FP8; without matrices 0 = pages of a layer have either. */
 #define LK_SPEC_PARAMETER_BYTES 15u
 #define LK_SPEC_SHARED 16u /* 1: keys of the layer may have pairs of shared stored channels */
-/* Of attend_decode_forms: slots of keys whose codes have a higher bit of its own query. */
+/* Likewise: slots of keys whose codes have a higher bit of its own query. */
 #define LK_SPEC_HIGH_SLOTS 17u
 /* Of attend_decode: a bit for each width of codes that a packed page may have, LK_KEYS_OF and
  * LK_VALUES_OF of bits. Code for other widths is left out. */
 #define LK_SPEC_WIDTHS 18u
 #define LK_KEYS_OF(bits) (1u << (bits))
 #define LK_VALUES_OF(bits) (1u << ((bits) + 16u))
+/* Of attend_decode_few_forms: LK_FORM_* of all pages of a dispatch. */
+#define LK_SPEC_FORM 19u
+/* Likewise: 2 where keys are folded and multiplied in two passes of half a page, else 1. */
+#define LK_SPEC_PASSES 20u
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
 #define LK_PERMUTATION_OF_FORMAT 2u
@@ -38,8 +42,9 @@ namespace vulkan {
 // The arithmetic of products with codes.
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
-// Shared memory of a workgroup of decode, a little more than it takes. key_folds:
-// LK_SPEC_KEY_FOLDS, 0 of plain forms. higher_slots: LK_SPEC_HIGH_SLOTS.
+// Shared memory of a workgroup of decode, a little more than it takes. key_folds: token groups that
+// are folded at once, LK_SPEC_KEY_FOLDS / LK_SPEC_PASSES, 0 of plain forms. higher_slots:
+// LK_SPEC_HIGH_SLOTS.
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
                                        DecodeArithmetic arithmetic, bool has_subgroups,
                                        uint32_t key_folds, uint32_t higher_slots) {

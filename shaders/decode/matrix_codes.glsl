@@ -75,15 +75,16 @@ void fold_queries(int exponent, out vec2 products[kPairs]) {
             const float step = step_of(bits) * power(kLargeExponent - exponent);
             const vec4 factors = ranges * vec4(vec2(step), vec2(step / half_factor(bits)));
             const uvec4 channels = slot_channels(page_parameters.channels[i], strip, task % 4u);
-            const uvec4 slots =
-                strip * LK_STRIP_CHANNELS + 2u * (task % 4u) + uvec4(0u, 1u, 8u, 9u);
+            uint queries_of[kSlotWords];
+            load_query_words(channels, queries_of);
+            uint words[kSlotWords];
             [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
                 [[unroll]] for (uint slot = 0u; slot < 4u; ++slot) {
-                    const vec2 queries = unpack_pair(shared_queries[channels[slot] * kPairs + pair]);
+                    const vec2 queries = unpack_pair(queries_of[pair * 4u + slot]);
                     products[pair] += queries * midpoints[slot];
-                    store_team_word(team * kTeamWords + slots[slot] * kPairs + pair,
-                                    pack_pair(queries * factors[slot]));
+                    words[slot * kPairs + pair] = pack_pair(queries * factors[slot]);
                 }
+            store_slot_words(team * kTeamWords + (strip * LK_STRIP_CHANNELS + 2u * (task % 4u)) * kPairs, words);
         }
     }
 }

@@ -71,7 +71,7 @@ F16Tile load_f16_tile(uint at) {
 // The plain queries of a strip.
 ColumnMatrix query_columns(uint strip) {
     const uint at = (strip * LK_STRIP_CHANNELS + row()) * kPairs + pair_of_lane();
-    return column_matrix(uvec2(shared_queries[at], shared_queries[at + 8u * kPairs]));
+    return column_matrix(uvec2(query_word(at), query_word(at + 8u * kPairs)));
 }
 
 // Values of missing tokens need not be numbers: masks that make them 0, for the first two words of

@@ -9,7 +9,7 @@
 #include "shaders/decode/matrix_products.glsl"
 
 struct PageParameters {
-    Parameters keys[kFoldTasks * kFolds];  // [task][token group]
+    Parameters keys[kFoldTasks * kFolds];  // [task][pass][token group]
     uvec2 channels[kFoldTasks];            // words with those of the slots
     Parameters values;                     // of the channel group that is folded next
 };
@@ -34,9 +34,10 @@ void load_key_metadata(Page page) {
         const bool is_there = page.is_there && task < 4u * kStrips;
         [[unroll]] for (uint fold = 0u; fold < kFolds; ++fold) {
             page_parameters.keys[i * kFolds + fold] = Parameters(uvec2(0u), uvec2(0u));
-            if (is_there && fold < n_key_groups())
+            const uint group = fold / kPassFolds * pass_groups() + fold % kPassFolds;
+            if (is_there && fold % kPassFolds < pass_groups())
                 page_parameters.keys[i * kFolds + fold] = load_page_parameters(
-                    page.key_metadata, (task / 4u * n_key_groups() + fold) * 4u + task % 4u,
+                    page.key_metadata, (task / 4u * n_key_groups() + group) * 4u + task % 4u,
                     key_minima_bytes());
         }
         page_parameters.channels[i] = uvec2(0u);

@@ -71,7 +71,6 @@ void attend_page(WorkTile work_tile, Page page, Page next) {
         hidden_of_lane(work_tile, column, page.is_there, page.first_token, kPageTiles);
     vec2 begins[kFolds];
     multiply_keys(page, next, key_exponent, begins);
-    team_sync();
     load_key_metadata(next);
     const vec2 key_factors = vec2(column[0].factor, column[1].factor);
     const vec2 shifts = vec2(column[0].shift, column[1].shift);

@@ -78,7 +78,10 @@ uint key_bits(uint strip) { return strip < key_end8() ? 8u : strip < key_end4() 
 const uint kValueVectors = kStrips * (kValueBits > 1u ? kValueBits / 2u : 1u);
 #ifdef LK_FORMS
 uint key_vectors() { return kStrips + 2u * key_end8() + key_end4(); }
-uint key_twos() { return (key_vectors() + 1u) / 2u; }
+// In two passes, keys come in words of half a page, 16 bytes of a lane: strips of 8 bits have two in a pass, of 4 bits
+// one, two strips of 2 bits one.
+uint pass_vectors() { return key_end8() + key_end4() + (kStrips - key_end4() + 1u) / 2u; }
+uint key_twos() { return kPasses == 2u ? pass_vectors() : (key_vectors() + 1u) / 2u; }
 // Where strips have one vector, a channel group of an odd number of strips begins with a two of its
 // own, whose first vector the two before it had too.
 uint group_twos() { return (value_group_strips() + 1u) / 2u; }
@@ -132,12 +135,51 @@ TwoVectors load_vectors(bool is_there, Address payload, uint at, uint last, bool
     }
     return vectors;
 }
+#ifdef LK_FORMS
+// Vector `at` of both passes over the keys: the words of a pass's tiles.
+uvec4 load_pass_vector(bool is_there, Address payload, uint at) {
+    uvec4 words = uvec4(0u);
+    const uint pass = at >= pass_vectors() ? 1u : 0u;
+    const uint of_pass = at - pass * pass_vectors();
+    if (is_there) {
+        if (of_pass < key_end8() + key_end4()) {
+            const uint tiles = of_pass < 2u * key_end8() ? 2u * pass - (of_pass & 1u) : pass;
+            words = ConstQuads(payload).at[(2u * of_pass + tiles) * LK_LANES + lane];
+        } else {
+            const uint second = min(2u * of_pass + 1u, key_vectors() - 1u);
+            words.xy = ConstPairs(payload).at[2u * (2u * of_pass * LK_LANES + lane) + pass];
+            words.zw = ConstPairs(payload).at[2u * (second * LK_LANES + lane) + pass];
+        }
+    }
+    return words;
+}
+TwoVectors load_key_two(bool is_there, Address payload, uint two) {
+    TwoVectors vectors;
+    if (kPasses == 2u) {
+        vectors.first = load_pass_vector(is_there, payload, 2u * two);
+        vectors.second = load_pass_vector(is_there, payload, 2u * two + 1u);
+    } else {
+        vectors = load_vectors(is_there, payload, 2u * two, key_vectors() - 1u, true);
+    }
+    return vectors;
+}
+TwoVectors load_two(Page page, uint two) {
+    TwoVectors vectors;
+    if (two < key_twos())
+        vectors = load_key_two(page.is_there, page.key_payload, two);
+    else
+        vectors = load_vectors(page.is_there, page.value_payload, value_vector(two - key_twos()),
+                               kValueVectors - 1u, false);
+    return vectors;
+}
+#else
 TwoVectors load_two(Page page, uint two) {
     const bool is_key = two < key_twos();
     const Address payload = is_key ? page.key_payload : page.value_payload;
     const uint at = is_key ? 2u * two : value_vector(two - key_twos());
     return load_vectors(page.is_there, payload, at, (is_key ? key_vectors() : kValueVectors) - 1u, is_key);
 }
+#endif
 // Do the two that come after a two of keys belong to the same page, and those after a two of values
 // not to its keys?
 const bool kHasManyTwos = kStrips >= 8u;
@@ -161,6 +203,36 @@ TwoVectors take_key_two(Page page, Page next) {
         return take_any_two(page, next);
     return next_taken(load_two(page, next_two));
 }
+#ifdef LK_FORMS
+// In two passes: the next words of keys. The four vectors that follow them are on their way.
+uint next_vector;  // of the page, to be loaded next
+uvec4 load_any_vector(Page page, Page next, uint at) {
+    const bool is_next = !kHasManyTwos && at >= 2u * page_twos();
+    Page from = page;
+    if (is_next)
+        from = next;
+    const uint of_page = is_next ? at - 2u * page_twos() : at;
+    uvec4 words;
+    if (of_page < 2u * pass_vectors()) {
+        words = load_pass_vector(from.is_there, from.key_payload, of_page);
+    } else {
+        const TwoVectors two = load_vectors(
+            from.is_there, from.value_payload,
+            min(value_vector(of_page / 2u - pass_vectors()) + (of_page & 1u), kValueVectors - 1u), 0u, false);
+        words = two.first;
+    }
+    return words;
+}
+uvec4 take_pass_vector(Page page, Page next) {
+    const uvec4 taken = coming[0].first;
+    coming[0].first = coming[0].second;
+    coming[0].second = coming[1].first;
+    coming[1].first = coming[1].second;
+    coming[1].second = load_any_vector(page, next, next_vector);
+    ++next_vector;
+    return taken;
+}
+#endif
 TwoVectors take_value_two(Page page, Page next) {
     if (!kHasManyTwos)
         return take_any_two(page, next);
@@ -168,12 +240,14 @@ TwoVectors take_value_two(Page page, Page next) {
     const Address payload = is_next ? next.key_payload : page.value_payload;
     const bool is_there = is_next ? next.is_there : page.is_there;
 #ifdef LK_FORMS
-    if (kValueBits == 1u) {
+    if (kValueBits == 1u || kPasses == 2u) {
+        TwoVectors loaded;
         if (is_next)
-            return next_taken(load_vectors(is_there, payload, 2u * (next_two - page_twos()),
-                                           key_vectors() - 1u, true));
-        return next_taken(load_vectors(is_there, payload, value_vector(next_two - key_twos()),
-                                       kValueVectors - 1u, false));
+            loaded = load_key_two(is_there, payload, next_two - page_twos());
+        else
+            loaded = load_vectors(is_there, payload, value_vector(next_two - key_twos()),
+                                  kValueVectors - 1u, false);
+        return next_taken(loaded);
     }
 #endif
     const uint at =

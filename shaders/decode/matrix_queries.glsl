@@ -25,7 +25,17 @@ layout(constant_id = LK_SPEC_KEY_FOLDS) const uint kFolds = 4u;  // token groups
 layout(constant_id = LK_SPEC_PARAMETER_BYTES) const uint kParameterBytes = 2u;
 layout(constant_id = LK_SPEC_HIGH_SLOTS) const uint kHighSlots = 64u;
 
+// Token groups of keys are folded and multiplied in so many passes, which divides their shared memory.
+#ifdef LK_FEW_FORMS
+layout(constant_id = LK_SPEC_FORM) const uint kForm = 0u;
+layout(constant_id = LK_SPEC_PASSES) const uint kPasses = 1u;
+uint form_field(int first, int n) { return bitfieldExtract(kForm, first, n); }
+#else
+const uint kPasses = 1u;
 uint form_field(int first, int n) { return bitfieldExtract(push.form, first, n); }
+#endif
+const uint kPassFolds = kFolds / kPasses;
+
 uint key_end8() { return form_field(LK_FORM_KEY_END8); }
 uint key_end4() { return form_field(LK_FORM_KEY_END4); }
 uint n_shared() { return form_field(LK_FORM_SHARED); }
@@ -37,6 +47,7 @@ uint shared_strips() {
         return 0u;
     return (n_shared() + 2u * LK_STRIP_CHANNELS - 1u) / (2u * LK_STRIP_CHANNELS) * 2u;
 }
+uint pass_groups() { return n_key_groups() / kPasses; }
 // Divisions by numbers that are pushed take tens of instructions: find_form() makes them once.
 uint form_value_groups;
 uint n_value_groups() { return form_value_groups; }
@@ -54,6 +65,7 @@ uint key_minima_bytes() { return 2u * kHeadDim; }
 
 const uint kMaxStrips = LK_MATRIX_HEAD_DIM / LK_STRIP_CHANNELS;
 const uint kPairs = (kColumns + 1u) / 2u;
+const uint kSlotWords = 4u * kPairs;  // of the four slots of a lane
 uint pair_of_lane() { return quad_lane() % kPairs; }
 
 uint pack_pair(vec2 values) { return packHalf2x16(values); }
@@ -70,14 +82,43 @@ void store_query(uint channel, uint column, float value) {
 
 #include "shaders/decode/columns.glsl"
 
-shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
+// With a pushed form, two words at once take more registers than there are.
+#if defined(LK_FORMS) && !defined(LK_FEW_FORMS)
+#define LK_SINGLE_WORDS
+#endif
+
+// [channel][pair], as FP16.
+#ifdef LK_SINGLE_WORDS
+shared uint shared_queries[kHeadDim * kPairs];
+uint query_word(uint at) { return shared_queries[at]; }
+#else
+shared uvec2 shared_queries[kHeadDim * kPairs / 2u];
+uint query_word(uint at) { return shared_queries[at / 2u][at % 2u]; }
+#endif
+// Those of four channels, [pair][channel]: two pairs of a channel at once.
+void load_query_words(uvec4 channels, out uint words[kSlotWords]) {
+#ifdef LK_SINGLE_WORDS
+    [[unroll]] for (uint i = 0u; i < kSlotWords; ++i)
+        words[i] = query_word(channels[i % 4u] * kPairs + i / 4u);
+#else
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        if (kPairs == 1u)
+            words[i] = query_word(channels[i]);
+        [[unroll]] for (uint pair = 0u; pair + 1u < kPairs; pair += 2u) {
+            const uvec2 two = shared_queries[(channels[i] * kPairs + pair) / 2u];
+            words[pair * 4u + i] = two.x;
+            words[(pair + 1u) * 4u + i] = two.y;
+        }
+    }
+#endif
+}
 
 #ifdef LK_FORMS
-// A team's own words: folded queries, [token group][slot][pair], then ranges and midpoints of a
+// A team's own words: folded queries, [token group of a pass][slot][pair], then ranges and midpoints of a
 // channel group of values. After the slots come those of strips with partners once more, for the
 // higher bit of their codes.
 const uint kFoldSlots = kHeadDim + kHighSlots;
-const uint kFoldedWords = kFolds * kFoldSlots * kPairs;
+const uint kFoldedWords = kPassFolds * kFoldSlots * kPairs;
 #else
 // A team's own words: folded queries, [slot][pair], then ranges and midpoints of values.
 const uint kFoldedWords = kHeadDim * kPairs;
@@ -87,6 +128,28 @@ const uint kTeamWords = kFoldedWords > kParameterWords ? kFoldedWords : kParamet
 shared uvec4 shared_words[kTeams * kTeamWords / 4u];
 uint team_word(uint at) { return shared_words[at / 4u][at % 4u]; }
 void store_team_word(uint at, uint word) { shared_words[at / 4u][at % 4u] = word; }
+// The words of slots 2t, 2t + 1, 2t + 8 and 2t + 9 of a strip, [slot][pair], of which the first lies at `at`: two slots
+// lie side by side, and lanes of all strips would meet in the same banks word by word.
+void store_slot_words(uint at, uint words[kSlotWords]) {
+#ifdef LK_SINGLE_WORDS
+    [[unroll]] for (uint i = 0u; i < kSlotWords; ++i) {
+        const uint slot = i / kPairs;
+        store_team_word(at + (slot % 2u + slot / 2u * 8u) * kPairs + i % kPairs, words[i]);
+    }
+#else
+    [[unroll]] for (uint i = 0u; i < kSlotWords; i += 4u) {
+        if (kPairs == 1u) {
+            store_team_word(at, words[i]);
+            store_team_word(at + 1u, words[i + 1u]);
+            store_team_word(at + 8u, words[i + 2u]);
+            store_team_word(at + 9u, words[i + 3u]);
+        } else {
+            const uint to = at + (i < 2u * kPairs ? i : i + 6u * kPairs);
+            shared_words[to / 4u] = uvec4(words[i], words[i + 1u], words[i + 2u], words[i + 3u]);
+        }
+    }
+#endif
+}
 
 float row_maxes[kColumnSets];
 float row_sums[kColumnSets];  // over the lane's tokens
@@ -95,12 +158,16 @@ const float kNothing = -1e30;  // row_max before any score; above kHidden
 
 void take_queries() {
     barrier();
-    for (uint at = gl_LocalInvocationIndex; at < kHeadDim * kPairs; at += kThreads) {
-        const vec4 values = shared_outputs[at / 2u];
-        vec2 pair = (at & 1u) != 0u ? values.zw : values.xy;
+    for (uint at = gl_LocalInvocationIndex; at < kHeadDim * kPairs / 2u; at += kThreads) {
+        vec4 values = shared_outputs[at];
         if (kColumns == 1u)
-            pair.y = 0.0;
-        shared_queries[at] = pack_pair(pair);
+            values.yw = vec2(0.0);
+#ifdef LK_SINGLE_WORDS
+        shared_queries[2u * at] = pack_pair(values.xy);
+        shared_queries[2u * at + 1u] = pack_pair(values.zw);
+#else
+        shared_queries[at] = uvec2(pack_pair(values.xy), pack_pair(values.zw));
+#endif
     }
     barrier();
 }

@@ -123,8 +123,11 @@ class Context {
         lk::Batch batch{};
         batch.sequences = sequences_.data();
         batch.n_sequences = batch.n_tokens = static_cast<uint32_t>(sequences_.size());
-        assert_true(splits.plan(batch, true));
-        assert_false(splits.plan(batch, false));
+        gpu::BlockOrder order(lk::default_allocator());
+        assert_true(order.open(layout_, rules) && order.fill(batch, true));
+        assert_true(splits.plan(batch, order, true));
+        assert_true(order.fill(batch, false));
+        assert_false(splits.plan(batch, order, false));
         Memory memory;
         assert_int_equal(splits.send(&memory, 0), LK_OK);
         const gpu::Split &split = splits.of(0);

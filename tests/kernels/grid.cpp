@@ -517,7 +517,7 @@ std::vector<Case> mixed_cases() {
                 c.n_new = turn % 4 == 1 ? 2 : 1;
                 c.packed_pages = 7;
                 c.raw_between = turn % 2;
-                c.mixed = 1;
+                c.mixed = 1 + turn % 2;
                 c.tail_tokens = 19;
                 ++turn;
                 all.push_back(c);

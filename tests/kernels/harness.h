@@ -37,7 +37,8 @@ struct Case {
     uint32_t packed_pages = 2;  // of the first sequence, one more in each other one
     uint32_t raw_between = 0;   // every second one of them is at 16 bits
     uint32_t mixed = 0;         // every third one has its keys at 4 bits and its values at 2, in
-                                // groups of 64, and heads take turns with which
+                                // groups of 64, and heads take turns with which; 2: pages may
+                                // have formats besides, which none has
     uint32_t tail_tokens = 5;
     uint32_t n_new = 1;  // of the first sequence; in rows up to LK_DRAFT_TOKENS, else staged
     uint32_t window = 0;

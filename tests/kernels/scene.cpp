@@ -24,7 +24,8 @@ std::string describe(const Case &c) {
                   c.tree, c.dtype, c.n_sequences, c.spread, c.has_lse);
     return text + std::string(c.ordered ? " ordered" : "") + (c.stepped ? " stepped" : "") +
            (c.ones ? " ones " + std::to_string(c.ones) : "") + (c.wider ? " wider" : "") +
-           (c.mixed ? " mixed" : "") + (c.spans ? " spans " + std::to_string(c.spans) : "") +
+           (c.mixed ? " mixed" : "") + (c.mixed == 2 ? ", more formats" : "") +
+           (c.spans ? " spans " + std::to_string(c.spans) : "") +
            (c.windowed_spans ? " in windows" : "") +
            (c.value_dim ? " value dim " + std::to_string(c.value_dim) : "") +
            (c.latent ? " latent" : "");
@@ -165,6 +166,13 @@ void Scene::make_formats() {
                 formats_.push_back({dim ? raw_layout(side, dim, tokens) : absent_layout(tokens),
                                     nullptr, Ranking::kNone, 0});
             }
+    if (case_.mixed == 2) {
+        Case unused = other;
+        unused.value_bits = 8;
+        unused.value_group = 32;
+        packed_formats_.push_back(static_cast<uint16_t>(formats_.size()));
+        formats_.push_back({packed_shape(unused, Side::kValue), nullptr, Ranking::kNone, 0});
+    }
 }
 
 uint16_t Scene::key_format(uint32_t block, uint32_t head, uint32_t tokens, bool packed) const {

@@ -140,7 +140,7 @@ void auto_plans_need_few_pipelines(void **) {
     }
 }
 
-// A multiprocessor takes three workgroups of two teams where all forms have several token groups,
+// A multiprocessor takes four workgroups of two teams where all forms have several token groups,
 // and two of four teams where one form has not: layers share pipelines.
 void folded_forms_have_small_workgroups(void **) {
     const lk::vulkan::Traits traits = device_with_matrices();
@@ -154,8 +154,8 @@ void folded_forms_have_small_workgroups(void **) {
         uint32_t n_teams;
         uint32_t n_workers;
     };
-    const Expected all[] = {{{folded, folded}, 2, 3},
-                            {{folded, plain}, 2, 3},
+    const Expected all[] = {{{folded, folded}, 2, 4},
+                            {{folded, plain}, 2, 4},
                             {{single}, 4, 2},
                             {{mixed}, 4, 2},
                             {{folded, single}, 4, 2}};

@@ -29,12 +29,12 @@ StepShape shape_of(const Batch &batch) {
 lk_status DeviceState::open(const CacheLayout &layout, const SplitRules &rules, TableMemory *memory,
                             ReportMemory *report) {
     blocks_.open(layout.n_entries, memory);
-    if (!splits_.open(layout, rules))
+    if (!splits_.open(layout, rules) || !order_.open(layout, rules))
         return fail(LK_E_NOMEM, "no memory for the work items of %u sequences",
                     layout.max_sequences);
     lk_status status = faults_.open(layout.max_sequences, report);
     if (!status)
-        status = step_.open(layout, splits_.bytes(), memory);
+        status = step_.open(layout, splits_.bytes(), order_.is_used(), memory);
     if (!status)
         status = tables_.open(layout, rules.format_forms(), memory);
     return status;
@@ -57,8 +57,10 @@ void DeviceState::entries_changed(Block *block) {
 
 lk_status DeviceState::begin(const Batch &batch) {
     const uint32_t serial = serial_ + 1;
-    LK_TRY(step_.fill(batch, serial, blocks_changed_));
-    splits_changed_ = splits_.plan(batch, blocks_changed_) || splits_changed_;
+    if (!order_.fill(batch, blocks_changed_))
+        return fail(LK_E_NOMEM, "no memory for the order of a step's blocks");
+    LK_TRY(step_.fill(batch, order_, serial, blocks_changed_));
+    splits_changed_ = splits_.plan(batch, order_, blocks_changed_) || splits_changed_;
     LK_TRY(new_blocks_.fill(batch));
     LK_TRY(faults_.begin(batch, serial));
     LK_TRY(blocks_.send());

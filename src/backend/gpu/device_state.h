@@ -5,6 +5,7 @@
 #ifndef LK_BACKEND_GPU_DEVICE_STATE_H
 #define LK_BACKEND_GPU_DEVICE_STATE_H
 
+#include "backend/gpu/block_order.h"
 #include "backend/gpu/block_tables.h"
 #include "backend/gpu/cache_tables.h"
 #include "backend/gpu/fault_log.h"
@@ -32,6 +33,7 @@ class DeviceState {
     explicit DeviceState(const Allocator &allocator)
         : tables_(allocator),
           blocks_(allocator),
+          order_(allocator),
           step_(allocator),
           splits_(allocator),
           faults_(allocator),
@@ -59,6 +61,7 @@ class DeviceState {
   private:
     CacheTables tables_;
     BlockTables blocks_;
+    BlockOrder order_;
     StepTables step_;
     Splits splits_;
     FaultLog faults_;

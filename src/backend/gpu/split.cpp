@@ -377,7 +377,7 @@ WorkItem Splits::first_item(const Batch &batch, const Kind &kind, uint32_t work_
     const BatchSequence &sequence = batch.sequences[s];
     WorkItem item{};
     item.sequence = s;
-    item.first_block = first_blocks_[s];
+    item.first_block = tile_first_blocks_[s];
     item.first_new = sequence.first_new;
     item.n_new = static_cast<uint16_t>(sequence.n_new);
     item.new_in_blocks = sequence.new_in_blocks != 0;
@@ -545,7 +545,7 @@ lk_status Splits::send(TableMemory *memory, uint64_t address) const {
     return status;
 }
 
-bool Splits::plan(const Batch &batch, bool blocks_changed) {
+bool Splits::plan(const Batch &batch, const BlockOrder &order, bool blocks_changed) {
     bool is_same = !blocks_changed && planned_.size() == batch.n_sequences;
     for (uint32_t s = 0; is_same && s < batch.n_sequences; ++s)
         is_same = planned_[s].id == batch.sequences[s].id &&
@@ -581,8 +581,12 @@ bool Splits::plan(const Batch &batch, bool blocks_changed) {
         (void)work_tiles_.resize(n_work_tiles);
         kind.split.n_work_tiles = n_work_tiles;
         kind.split.shape = shape;
-        measure(batch, kind);
-        write(batch, &kind, n_tiles);
+        const bool is_ordered = order.is_used() && BlockOrder::suits(layout_, *rules_, kind.layer);
+        tile_first_blocks_ = is_ordered ? order.first_blocks() : first_blocks_.data();
+        const Batch read = {is_ordered ? order.sequences() : batch.sequences, batch.n_sequences,
+                            batch.n_tokens};
+        measure(read, kind);
+        write(read, &kind, n_tiles);
     }
     (void)planned_.assign(batch.sequences, batch.n_sequences);
     return true;

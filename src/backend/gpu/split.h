@@ -6,6 +6,7 @@
 #define LK_BACKEND_GPU_SPLIT_H
 
 #include "backend/backend.h"
+#include "backend/gpu/block_order.h"
 #include "backend/gpu/memory.h"
 #include "backend/gpu/ranges.h"
 #include "format/tables.h"
@@ -64,7 +65,7 @@ struct Split {
     uint32_t n_work_tiles;
     uint32_t n_forms;     // of the layer
     uint32_t first_form;  // in the FormItems of all layers
-    bool has_mixed;       // packed blocks of a work tile have several forms
+    bool has_mixed;       // an item may have packed blocks of several forms
     SplitShape shape;
 };
 
@@ -93,9 +94,10 @@ class Splits {
     // Sizes for the life of a cache; rules live as long. False without memory.
     bool open(const CacheLayout &layout, const SplitRules &rules);
 
-    // The work items of a step; blocks_changed when blocks came, went or changed since the last
-    // one. False when those in the block are right as they are.
-    bool plan(const Batch &batch, bool blocks_changed);
+    // The work items of a step, which read blocks in the order of that step; blocks_changed when
+    // blocks came, went or changed since the last one. False when those in the block are right as
+    // they are.
+    bool plan(const Batch &batch, const BlockOrder &order, bool blocks_changed);
 
     // The items are put to a device block of bytes(), whose address stays.
     uint64_t bytes() const { return block_.size(); }
@@ -135,6 +137,7 @@ class Splits {
     // The packed pages of one form of a work tile; without splits_packed_only, all of its blocks.
     struct Part {
         uint32_t n_pages;
+        uint32_t n_runs;  // of pages that lie side by side
         bool is_used;
         uint64_t bytes;
         uint64_t cost;  // as weigh() has it, in bytes
@@ -225,6 +228,7 @@ class Splits {
     bool has_equal_heads_ = true;   // all packed pages of its work tiles have the same bytes
     Array<BatchSequence> planned_;  // the batch of the items in the block
     Array<uint32_t> first_blocks_;  // of its sequences, in the step's blocks
+    const uint32_t *tile_first_blocks_ = nullptr;  // those of the kind at work
 };
 
 }  // namespace gpu

@@ -30,11 +30,14 @@ void Splits::add_parts(const BatchSequence &sequence, const Kind &kind, uint32_t
         parts[0].bytes = work_tile.packed.bytes;
         return;
     }
+    const Part *last = nullptr;
     for (uint32_t r = work_tile.packed.begin; r < work_tile.packed.end; ++r) {
         const Block &block = *sequence.blocks[r];
         Part &part = parts[part_form(kind, block, entry)];
         part.is_used = true;
         ++part.n_pages;
+        part.n_runs += &part != last;
+        last = &part;
         part.bytes += block_bytes(sequence, block, entry);
     }
     if (!work_tile.packed.size()) {
@@ -135,7 +138,6 @@ void Splits::number_splits(const Batch &batch, Kind *kind, uint64_t total, uint3
     kind->split.has_mixed = false;
     for (size_t u = 0; u < work_tiles_.size(); ++u) {
         WorkTileBlocks &work_tile = work_tiles_[u];
-        uint32_t n_used = 0;
         work_tile.n_splits = 0;
         for (size_t p = u * n_parts_; p < (u + 1) * n_parts_; ++p) {
             if (!parts_[p].is_used)
@@ -143,9 +145,8 @@ void Splits::number_splits(const Batch &batch, Kind *kind, uint64_t total, uint3
             parts_[p].first_split = work_tile.n_splits;
             parts_[p].n_splits = n_splits_of(*kind, p, total, n_rounds);
             work_tile.n_splits += parts_[p].n_splits;
-            ++n_used;
+            kind->split.has_mixed = kind->split.has_mixed || parts_[p].n_runs > 1;
         }
-        kind->split.has_mixed = kind->split.has_mixed || n_used > 1;
         const auto n_tiles =
             static_cast<uint32_t>(ceil_div(columns_of(batch.sequences[u / layer.n_kv_heads], layer),
                                            kind->split.shape.tile_columns));

@@ -34,14 +34,16 @@ SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_block) {
 
 }  // namespace
 
-lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes, TableMemory *memory) {
+lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes, bool has_order,
+                           TableMemory *memory) {
     memory_ = memory;
     const uint64_t drafted = uint64_t{layout.max_sequences} * kDraftTokens;
     const uint64_t n_tokens = drafted < layout.max_step_tokens ? drafted : layout.max_step_tokens;
     max_blocks_ = layout.max_step_blocks;
     splits_offset_ = kSequencesOffset + layout.max_sequences * sizeof(SequenceInfo);
     blocks_offset_ = round_up(splits_offset_ + splits_bytes, kAlignment);
-    ancestors_offset_ = round_up(blocks_offset_ + max_blocks_ * sizeof(BlockInfo), kAlignment);
+    const uint64_t n_blocks = has_order ? 2 * max_blocks_ : max_blocks_;
+    ancestors_offset_ = round_up(blocks_offset_ + n_blocks * sizeof(BlockInfo), kAlignment);
     positions_offset_ = round_up(ancestors_offset_ + n_tokens * sizeof(uint64_t), kAlignment);
     if (!sequences_.resize(layout.max_sequences) || !ancestors_.resize(n_tokens) ||
         !positions_.resize(layout.max_step_tokens))
@@ -95,19 +97,26 @@ lk_status StepTables::fill_sequences(const Batch &batch) {
     return LK_OK;
 }
 
-lk_status StepTables::fill_blocks(const Batch &batch) {
+bool StepTables::push_block(const Block &block) {
+    return blocks_.push({block.device_entries, static_cast<uint32_t>(block.first_token),
+                         static_cast<uint16_t>(block.capacity_tokens),
+                         static_cast<uint16_t>(block.is_packed_on_append ? 1 : 0)});
+}
+
+lk_status StepTables::fill_blocks(const Batch &batch, const BlockOrder &order) {
     blocks_.clear();
     has_packed_on_append_ = false;
+    bool has_memory = true;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t r = 0; r < batch.sequences[s].n_blocks; ++r) {
             const Block &block = *batch.sequences[s].blocks[r];
             has_packed_on_append_ = has_packed_on_append_ || block.is_packed_on_append;
-            if (!blocks_.push({block.device_entries, static_cast<uint32_t>(block.first_token),
-                               static_cast<uint16_t>(block.capacity_tokens),
-                               static_cast<uint16_t>(block.is_packed_on_append ? 1 : 0)}))
-                return fail(LK_E_NOMEM, "no memory for a list of %zu blocks", blocks_.size() + 1);
+            has_memory = has_memory && push_block(block);
         }
-    return LK_OK;
+    for (const Block *block : order.blocks())
+        has_memory = has_memory && push_block(*block);
+    return has_memory ? LK_OK
+                      : fail(LK_E_NOMEM, "no memory for a list of %zu blocks", blocks_.size() + 1);
 }
 
 void StepTables::fill_trees(const Batch &batch) {
@@ -133,12 +142,13 @@ void StepTables::fill_spans(const Batch &batch) {
     }
 }
 
-lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool blocks_changed) {
-    sends_blocks_ = blocks_changed || !has_same_blocks(batch);
+lk_status StepTables::fill(const Batch &batch, const BlockOrder &order, uint32_t serial,
+                           bool blocks_changed) {
+    sends_blocks_ = blocks_changed || order.is_new() || !has_same_blocks(batch);
     has_blocks_ = false;
     LK_TRY(fill_sequences(batch));
     if (sends_blocks_)
-        LK_TRY(fill_blocks(batch));
+        LK_TRY(fill_blocks(batch, order));
     if (has_trees_)
         fill_trees(batch);
     if (has_spans_)

@@ -5,6 +5,7 @@
 #define LK_BACKEND_GPU_STEP_TABLES_H
 
 #include "backend/backend.h"
+#include "backend/gpu/block_order.h"
 #include "backend/gpu/memory.h"
 #include "backend/gpu/split.h"
 
@@ -26,11 +27,13 @@ class StepTables {
     explicit StepTables(const Allocator &allocator)
         : sequences_(allocator), blocks_(allocator), ancestors_(allocator), positions_(allocator) {}
 
-    // splits_bytes: of Splits.
-    lk_status open(const CacheLayout &layout, uint64_t splits_bytes, TableMemory *memory);
+    // splits_bytes: of Splits. has_order: blocks in order follow those of the batch.
+    lk_status open(const CacheLayout &layout, uint64_t splits_bytes, bool has_order,
+                   TableMemory *memory);
     // blocks_changed: blocks came or went since the last send(). LK_E_UNSUPPORTED: a sequence of
     // 2^32 tokens.
-    lk_status fill(const Batch &batch, uint32_t serial, bool blocks_changed);
+    lk_status fill(const Batch &batch, const BlockOrder &order, uint32_t serial,
+                   bool blocks_changed);
     // The tables, and the work items of the batch if they are not null.
     lk_status send(const Splits *splits);
 
@@ -40,7 +43,8 @@ class StepTables {
   private:
     bool has_same_blocks(const Batch &batch) const;
     lk_status fill_sequences(const Batch &batch);
-    lk_status fill_blocks(const Batch &batch);
+    lk_status fill_blocks(const Batch &batch, const BlockOrder &order);
+    bool push_block(const Block &block);
     void fill_trees(const Batch &batch);
     void fill_spans(const Batch &batch);
 

@@ -21,10 +21,14 @@ constexpr uint32_t kUnpackThreads = 256;
 constexpr uint32_t kFewChannels = 256;        // of a head, for which all devices can pack pages
 constexpr uint32_t kManySharedBytes = 32768;  // that the others need
 
-const ShaderCode &decode_shader(DecodeArithmetic arithmetic, bool has_subgroups, bool has_forms) {
+// form: of a pipeline with matrices.
+const ShaderCode &decode_shader(DecodeArithmetic arithmetic, bool has_subgroups,
+                                const PageForm *form) {
     switch (arithmetic) {
         case DecodeArithmetic::kMatrix:
-            return has_forms ? shaders::attend_decode_forms : shaders::attend_decode_matrix;
+            return form->only_form   ? shaders::attend_decode_few_forms
+                   : form->key_folds ? shaders::attend_decode_forms
+                                     : shaders::attend_decode_matrix;
         case DecodeArithmetic::kFloat16:
             return has_subgroups ? shaders::attend_decode_f16_subgroups
                                  : shaders::attend_decode_f16;
@@ -199,11 +203,12 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
     const LayerView &view = layout_->layers[layer];
     const DecodeArithmetic arithmetic = rules_->arithmetic(layer);
     const uint32_t subgroup = traits_->subgroup ? team_subgroup(*traits_) : 0;
-    const ShaderCode &shader =
-        decode_shader(arithmetic, traits_->subgroup, rules_->has_pushed_forms(layer));
+    const bool has_matrices = arithmetic == DecodeArithmetic::kMatrix;
+    const ShaderCode &shader = decode_shader(arithmetic, traits_->subgroup,
+                                             has_matrices ? &rules_->form(layer, form) : nullptr);
     const uint32_t required = traits_->subgroup_size_control ? subgroup : 0;
     const Constant threads = {LK_SPEC_THREADS, rules_->threads(layer, columns)};
-    if (arithmetic != DecodeArithmetic::kMatrix)
+    if (!has_matrices)
         return make_spec(shader,
                          {threads,
                           {LK_SPEC_HEAD_DIM, view.head_dim},
@@ -228,7 +233,9 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                       {LK_SPEC_PERMUTATION, of.permutation},
                       {LK_SPEC_KEY_FOLDS, of.key_folds},
                       {LK_SPEC_PARAMETER_BYTES, of.parameter_bytes},
-                      {LK_SPEC_HIGH_SLOTS, of.high_slots}},
+                      {LK_SPEC_HIGH_SLOTS, of.high_slots},
+                      {LK_SPEC_FORM, of.only_form},
+                      {LK_SPEC_PASSES, of.passes}},
                      required);
 }
 

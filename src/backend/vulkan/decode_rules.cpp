@@ -20,12 +20,14 @@ constexpr uint32_t kFormWorkers = 2;      // likewise, at least
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
 constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, where each form has several token groups
+constexpr uint32_t kPassSharedBytes = 12288;  // likewise, in two passes
 constexpr uint32_t kVectorSharedBytes = 24576;  // likewise, without matrices: two of a core
 constexpr uint32_t kHalfSharedBytes = 20480;    // likewise, in FP16
 constexpr uint32_t kGroupSharedBytes = 26624;   // likewise, in FP16 where pages have several groups
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
 constexpr uint32_t kFewFolds = 4;       // several token groups of keys have pipelines for as many
+constexpr uint32_t kFewForms = 4;       // of a plan, which may be constants of pipelines
 constexpr uint32_t kMostForms = 16;     // of a layer whose pages change their form
 
 // Pairs of strips when channels are in groups of `group`.
@@ -93,7 +95,7 @@ FormatInfo info_of(const PageFormat &format) {
 }
 
 // The form of a layer whose pages are all raw.
-constexpr PageForm kRawForm = {0, 0, 0, 2, LK_PERMUTATION_NONE, 2, 0, 0, 0};
+constexpr PageForm kRawForm = {0, 0, 0, 2, LK_PERMUTATION_NONE, 2, 0, 1, 0, 0, 0};
 
 // Calls call(format) for each packed format of a layer. False when a call was.
 template <class Call>
@@ -113,7 +115,8 @@ bool for_each_format(const CacheLayout &layout, uint32_t layer, const Call &call
 bool has_same_pipeline(const PageForm &a, const PageForm &b) {
     return a.key_folds == b.key_folds && a.key_end8 == b.key_end8 && a.key_end4 == b.key_end4 &&
            a.value_bits == b.value_bits && a.permutation == b.permutation &&
-           a.parameter_bytes == b.parameter_bytes && a.high_slots == b.high_slots;
+           a.parameter_bytes == b.parameter_bytes && a.high_slots == b.high_slots &&
+           a.passes == b.passes && a.only_form == b.only_form;
 }
 
 bool DecodeRules::number_formats(const CacheLayout &layout) {
@@ -206,7 +209,7 @@ bool DecodeRules::add_form(const CacheLayout &layout, uint16_t key_format, uint1
     return forms_.push({folds, 0, 0, bits_of_shape(value),
                         is_of_page ? LK_PERMUTATION_OF_PAGE : LK_PERMUTATION_OF_FORMAT,
                         parameter_bytes_of_shape(key),
-                        high_slots_of(info_of(layout.formats[key_format]).n_shared),
+                        high_slots_of(info_of(layout.formats[key_format]).n_shared), 1, 0,
                         form_of_shape(key) | form_of_shape(value), formats});
 }
 
@@ -260,10 +263,28 @@ void DecodeRules::find_high_slots() {
         for (const PageForm &other : forms_)
             if (form.key_folds == other.key_folds)
                 form.high_slots = std::max(form.high_slots, other.high_slots);
-        most_folds_ = std::max(most_folds_, form.key_folds);
+        most_folds_ = std::max(most_folds_, form.key_folds / form.passes);
         has_single_fold_ = has_single_fold_ || form.key_folds == 1;
         most_high_slots_ = std::max(most_high_slots_, form.high_slots);
     }
+}
+
+// A plan of few forms has them as constants of its pipelines. Keys of several token groups gain by
+// two passes there; with pushed forms some layers of `auto` lose as much as others gain.
+void DecodeRules::find_constants() {
+    uint32_t n_different = 0;
+    for (size_t i = 0; i < forms_.size(); ++i) {
+        bool is_new = forms_[i].key_folds;
+        for (size_t j = 0; is_new && j < i; ++j)
+            is_new = forms_[j].form != forms_[i].form || !has_same_pipeline(forms_[j], forms_[i]);
+        n_different += is_new;
+    }
+    has_few_forms_ = n_different <= kFewForms;
+    for (PageForm &form : forms_)
+        if (has_few_forms_ && form.key_folds) {
+            form.only_form = form.form;
+            form.passes = form.key_folds > 1 ? 2 : 1;
+        }
 }
 
 bool DecodeRules::open(const CacheLayout &layout) {
@@ -291,6 +312,7 @@ bool DecodeRules::open(const CacheLayout &layout) {
         layers_[l] = layer;
         layers_[l].is_native = layer.is_native && has_room(l);
     }
+    find_constants();
     find_high_slots();
     return true;
 }
@@ -350,6 +372,7 @@ uint32_t DecodeRules::wanted_shared_bytes(uint32_t layer) const {
     if (of.has_matrices)
         return !of.key_folds      ? kSharedBytes
                : has_single_fold_ ? kFormSharedBytes
+               : has_few_forms_   ? kPassSharedBytes
                                   : kFoldSharedBytes;
     if (arithmetic(layer) == DecodeArithmetic::kFloat32)
         return kVectorSharedBytes;

@@ -21,6 +21,8 @@ struct PageForm {
     uint32_t permutation;  // LK_PERMUTATION_*
     uint32_t parameter_bytes;
     uint32_t high_slots;  // LK_SPEC_HIGH_SLOTS, of all forms of as many key_folds
+    uint32_t passes;      // LK_SPEC_PASSES
+    uint32_t only_form;   // LK_SPEC_FORM
     // Pushed: LK_FORM_*, and FormatInfo.form of keys and, in the upper half, of values.
     uint32_t form;
     uint32_t formats;
@@ -105,6 +107,7 @@ class DecodeRules final : public gpu::SplitRules {
                   Layer *layer);
     void make_plain(uint32_t head_dim, PageForm *form) const;
     void find_high_slots();
+    void find_constants();
     bool has_room(uint32_t layer) const;
     uint32_t wanted_shared_bytes(uint32_t layer) const;
     uint32_t folds(uint32_t layer) const;
@@ -121,8 +124,9 @@ class DecodeRules final : public gpu::SplitRules {
     Array<uint64_t> shapes_;        // of formats, by their number less 1
     uint32_t widths_ = 0;
     uint32_t max_forms_ = 1;        // of a work tile's pages, in any layer
-    uint32_t most_folds_ = 0;       // of any form
+    uint32_t most_folds_ = 0;       // of any form, in a pass
     uint32_t most_high_slots_ = 0;  // likewise
+    bool has_few_forms_ = false;
     bool has_single_fold_ = false;  // has a pushed form keys of one token group?
 };
 
