@@ -27,6 +27,8 @@ from ctypes import (
 )
 from typing import Any
 
+from .errors import ArgumentError
+
 ABI_MAJOR = 0
 ABI_MINOR = 2
 ABI_VERSION = ABI_MAJOR << 16 | ABI_MINOR
@@ -41,25 +43,34 @@ PressureFn = CFUNCTYPE(c_uint32, c_void_p, c_void_p)
 ProgressFn = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
 
 
-class Tensor(Structure):
+class Struct(Structure):
+    """A struct whose fields refuse numbers of which ctypes would keep the lower bits."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, int) and (getattr(self, name) or 0) != value:
+            raise ArgumentError(f'{name} is {value}, which does not fit into its field')
+
+
+class Tensor(Structure):  # set for each call, by arrays alone
     _fields_ = [('size', c_uint32), ('dtype', c_uint32), ('memory', c_uint32), ('flags', c_uint32),
                 ('data', c_void_p), ('buffer', c_uint64), ('offset_bytes', c_uint64),
                 ('token_stride', c_int64), ('head_stride', c_int64)]
 
 
-class Queue(Structure):
+class Queue(Struct):
     _fields_ = [('size', c_uint32), ('kind', c_uint32), ('handle', c_void_p),
                 ('wait_semaphore', c_uint64), ('wait_value', c_uint64),
                 ('signal_semaphore', c_uint64), ('signal_value', c_uint64)]
 
 
-class DeviceInfo(Structure):
+class DeviceInfo(Struct):
     _fields_ = [('size', c_uint32), ('backend', c_uint32), ('index', c_uint32), ('n_threads', c_uint32),
                 ('memory_bytes', c_uint64), ('free_bytes', c_uint64),
                 ('name', c_char * 128), ('features', c_char * 128)]
 
 
-class VulkanDesc(Structure):
+class VulkanDesc(Struct):
     _fields_ = [('size', c_uint32), ('mask', c_uint32), ('validation', c_uint32), ('api_version', c_uint32),
                 ('get_instance_proc_addr', c_void_p), ('instance', c_void_p), ('physical_device', c_void_p),
                 ('device', c_void_p), ('queue', c_void_p), ('queue_family', c_uint32),
@@ -68,87 +79,87 @@ class VulkanDesc(Structure):
                 ('pipeline_cache', c_void_p), ('pipeline_cache_bytes', c_uint64)]
 
 
-class ContextDesc(Structure):
+class ContextDesc(Struct):
     _fields_ = [('size', c_uint32), ('backend', c_uint32), ('device_index', c_uint32), ('n_threads', c_uint32),
                 ('cpu_mask', c_uint32), ('log_level', c_uint32), ('log', LogFn), ('log_user', c_void_p),
                 ('alloc', AllocFn), ('free', FreeFn), ('alloc_user', c_void_p), ('vulkan', POINTER(VulkanDesc)),
                 ('parallel_for', ParallelForFn), ('parallel_for_user', c_void_p)]
 
 
-class Capability(Structure):
+class Capability(Struct):
     _fields_ = [('size', c_uint32), ('head_dim', c_uint32), ('group_size', c_uint32), ('key_bits', c_uint32),
                 ('value_bits', c_uint32), ('page_tokens', c_uint32), ('memory', c_uint32), ('dtype', c_uint32),
                 ('queue', c_uint32), ('value_dim', c_uint32), ('is_latent', c_uint32)]
 
 
-class Layer(Structure):
+class Layer(Struct):
     _fields_ = [('size', c_uint32), ('n_query_heads', c_uint32), ('n_kv_heads', c_uint32), ('head_dim', c_uint32),
                 ('window_tokens', c_uint32), ('window_sink_tokens', c_uint32), ('scale', c_float),
                 ('soft_cap', c_float), ('sink_logits', POINTER(c_float)), ('kv_layer', c_uint32),
                 ('reserved', c_uint32), ('value_dim', c_uint32), ('flags', c_uint32)]
 
 
-class Geometry(Structure):
+class Geometry(Struct):
     _fields_ = [('size', c_uint32), ('n_layers', c_uint32), ('layers', POINTER(Layer))]
 
 
-class ChunkRule(Structure):
+class ChunkRule(Struct):
     _fields_ = [('size', c_uint32), ('chunk_tokens', c_uint32), ('low_bits', c_uint32), ('middle_bits', c_uint32),
                 ('high_bits', c_uint32), ('alpha', c_float), ('beta', c_float), ('reorder', c_uint32),
                 ('hold', c_uint32)]
 
 
-class ChunkMix(Structure):
+class ChunkMix(Struct):
     _fields_ = [('size', c_uint32), ('n_low', c_uint32), ('n_middle', c_uint32), ('n_high', c_uint32)]
 
 
-class Bm25(Structure):
+class Bm25(Struct):
     _fields_ = [('size', c_uint32), ('chunk_tokens', c_uint32), ('k1', c_double), ('b', c_double)]
 
 
-class ChunkQuota(Structure):
+class ChunkQuota(Struct):
     _fields_ = [('size', c_uint32), ('block_chunks', c_uint32), ('low_share', c_double), ('high_share', c_double),
                 ('budget_bytes', c_uint64), ('low_bytes', c_uint64), ('middle_bytes', c_uint64),
                 ('high_bytes', c_uint64)]
 
 
-class ChunkAttention(Structure):
+class ChunkAttention(Struct):
     _fields_ = [('size', c_uint32), ('n_query_tokens', c_uint32), ('chunk_tokens', c_uint32), ('n_chunks', c_uint32),
                 ('n_layers', c_uint32), ('reserved', c_uint32), ('layers', POINTER(c_uint32))]
 
 
-class ChunksInfo(Structure):
+class ChunksInfo(Struct):
     _fields_ = [('size', c_uint32), ('n_chunks', c_uint32), ('chunk_tokens', c_uint32), ('is_assigned', c_uint32),
                 ('deferral', c_uint32), ('n_low', c_uint32), ('n_middle', c_uint32), ('n_high', c_uint32),
                 ('n_wider', c_uint32), ('n_narrower', c_uint32), ('first_token', c_uint64),
                 ('retained_bytes', c_uint64), ('n_pending', c_uint32), ('reserved', c_uint32)]
 
 
-class ChanMixLayout(Structure):
+class ChanMixLayout(Struct):
     _fields_ = [('size', c_uint32), ('head_dim', c_uint32), ('token_bytes', c_uint32), ('reserved', c_uint32),
                 ('channel', c_uint8 * 256), ('bits', c_uint8 * 256), ('byte', c_uint8 * 256),
                 ('shift', c_uint8 * 256)]
 
 
-class KeyRule(Structure):
+class KeyRule(Struct):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
                 ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_ranking', c_uint32),
                 ('channel_bits', POINTER(c_uint8)), ('one_bit', c_uint32), ('clip', c_float)]
 
 
-class ValueRule(Structure):
+class ValueRule(Struct):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('group', c_uint32), ('one_bit', c_uint32),
                 ('clip', c_float)]
 
 
-class PlanSize(Structure):
+class PlanSize(Struct):
     _fields_ = [('size', c_uint32), ('n_blocks', c_uint32), ('bits_per_value', c_double),
                 ('bytes_per_token', c_double), ('fp16_bytes', c_uint64), ('payload_bytes', c_uint64),
                 ('metadata_bytes', c_uint64), ('recent_bytes', c_uint64), ('table_bytes', c_uint64),
                 ('cache_bytes', c_uint64)]
 
 
-class CacheDesc(Structure):
+class CacheDesc(Struct):
     _fields_ = [('size', c_uint32), ('max_sequences', c_uint32), ('max_step_tokens', c_uint32), ('flags', c_uint32),
                 ('budget_bytes', c_uint64), ('slab_bytes', c_uint64), ('max_budget_bytes', c_uint64),
                 ('sequence_limit_bytes', c_uint64), ('pressure', PressureFn), ('pressure_user', c_void_p),
@@ -156,12 +167,12 @@ class CacheDesc(Structure):
                 ('state_interval_tokens', c_uint32), ('reserved', c_uint32)]
 
 
-class Pressure(Structure):
+class Pressure(Struct):
     _fields_ = [('size', c_uint32), ('capacity', c_uint32), ('shortfall_bytes', c_uint64), ('reserved_bytes', c_uint64),
                 ('budget_bytes', c_uint64), ('ids', POINTER(c_uint64)), ('n_ids', c_uint32), ('reserved', c_uint32)]
 
 
-class CacheStats(Structure):
+class CacheStats(Struct):
     _fields_ = [('size', c_uint32), ('n_sequences', c_uint32), ('n_tokens', c_uint64), ('budget_bytes', c_uint64),
                 ('reserved_bytes', c_uint64), ('payload_bytes', c_uint64), ('metadata_bytes', c_uint64),
                 ('recent_bytes', c_uint64), ('table_bytes', c_uint64), ('workspace_bytes', c_uint64),
@@ -171,12 +182,12 @@ class CacheStats(Structure):
                 ('fragmented_bytes', c_uint64), ('plane_bytes', c_uint64 * 6), ('state_bytes', c_uint64)]
 
 
-class SnapshotDesc(Structure):
+class SnapshotDesc(Struct):
     _fields_ = [('size', c_uint32), ('fingerprint_bytes', c_uint32), ('fingerprint', c_void_p),
                 ('progress', ProgressFn), ('progress_user', c_void_p)]
 
 
-class SnapshotInfo(Structure):
+class SnapshotInfo(Struct):
     _fields_ = [('size', c_uint32), ('version', c_uint32), ('n_sequences', c_uint32), ('n_formats', c_uint32),
                 ('total_bytes', c_uint64), ('n_tokens', c_uint64), ('n_blocks', c_uint64), ('geometry_hash', c_uint64),
                 ('plan_hash', c_uint64), ('fingerprint_bytes', c_uint32), ('fingerprint', c_uint8 * 256),
@@ -184,28 +195,28 @@ class SnapshotInfo(Structure):
                 ('n_states', c_uint32), ('reserved2', c_uint32)]
 
 
-class State(Structure):
+class State(Struct):
     _fields_ = [('size', c_uint32), ('memory', c_uint32), ('data', c_void_p), ('buffer', c_uint64),
                 ('offset_bytes', c_uint64), ('bytes', c_uint64)]
 
 
-class SnapshotSequence(Structure):
+class SnapshotSequence(Struct):
     _fields_ = [('size', c_uint32), ('flags', c_uint32), ('id', c_uint64), ('n_tokens', c_uint64),
                 ('n_blocks', c_uint64), ('n_shared_blocks', c_uint64)]
 
 
-class SnapshotFormat(Structure):
+class SnapshotFormat(Struct):
     _fields_ = [('size', c_uint32), ('is_value', c_uint32), ('head_dim', c_uint32), ('page_tokens', c_uint32),
                 ('channels', c_uint32 * 6), ('n_pages', c_uint64), ('payload_bytes', c_uint64),
                 ('metadata_bytes', c_uint64)]
 
 
-class Probe(Structure):
+class Probe(Struct):
     _fields_ = [('size', c_uint32), ('prefix_tokens', c_uint32), ('period_tokens', c_uint32),
                 ('sink_tokens', c_uint32), ('local_tokens', c_uint32)]
 
 
-class ChanMix(Structure):
+class ChanMix(Struct):
     _fields_ = [('size', c_uint32), ('retrieval', c_uint32), ('scope', c_uint32), ('outliers', c_uint32),
                 ('centers', c_uint32), ('metadata', c_uint32), ('group', c_uint32), ('sink_tokens', c_uint32),
                 ('recent_tokens', c_uint32), ('retrieval_share', c_double), ('budget_bytes', c_uint64),
@@ -213,17 +224,17 @@ class ChanMix(Structure):
                 ('one_bit', c_uint32), ('reserved', c_uint32)]
 
 
-class Rope(Structure):
+class Rope(Struct):
     _fields_ = [('size', c_uint32), ('pairing', c_uint32), ('channels', c_uint32), ('reserved', c_uint32),
                 ('base', c_double), ('frequencies', POINTER(c_double))]
 
 
-class ScaleSearch(Structure):
+class ScaleSearch(Struct):
     _fields_ = [('size', c_uint32), ('pairing', c_uint32), ('channels', c_uint32), ('key_bits', c_uint32),
                 ('value_bits', c_uint32), ('query_step', c_uint32)]
 
 
-class PmKvq(Structure):
+class PmKvq(Struct):
     _fields_ = [('size', c_uint32), ('n_widths', c_uint32), ('widths', c_uint32 * 4), ('sensitivity', c_uint32),
                 ('scope', c_uint32), ('separate_values', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
                 ('key_scales', c_uint32), ('sink_tokens', c_uint32), ('recent_tokens', c_uint32),
@@ -231,19 +242,19 @@ class PmKvq(Structure):
                 ('budget_step_tokens', c_uint32), ('layer_budgets', c_uint32), ('reserved', c_uint32)]
 
 
-class Auto(Structure):
+class Auto(Struct):
     _fields_ = [('size', c_uint32), ('centers', c_uint32), ('sink_tokens', c_uint32), ('recent_tokens', c_uint32),
                 ('bits_per_value', c_double), ('budget_bytes', c_uint64), ('budget_tokens', c_uint64),
                 ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32)]
 
 
 # Each struct by the word between lk_ and _init in the name of its initializer.
-class CostOptions(Structure):
+class CostOptions(Struct):
     _fields_ = [('size', c_uint32), ('n_kinds', c_uint32), ('n_documents', c_uint32), ('clips', c_uint32),
                 ('sink_tokens', c_uint32), ('recent_tokens', c_uint32), ('fingerprint', c_uint64)]
 
 
-class CostTrial(Structure):
+class CostTrial(Struct):
     _fields_ = [('size', c_uint32), ('document', c_uint32), ('layer', c_uint32), ('kv_head', c_uint32),
                 ('is_value', c_uint32), ('clip', c_float)]
 

@@ -357,3 +357,10 @@ def test_wrong_version(monkeypatch):
         monkeypatch.setattr(_abi, 'ABI_MINOR', minor)
         with pytest.raises(lowkey.LibraryError, match=rf'this package needs {major}\.{minor}'):
             _library.Library(handle)
+
+
+@pytest.mark.parametrize('name, number', [('max_step_tokens', 2**32 + 5), ('max_sequences', -1)])
+def test_numbers_that_a_field_cannot_hold(context, geometry, name, number):
+    """ctypes would keep the lower 32 bits."""
+    with pytest.raises(lowkey.ArgumentError, match=f'{name} is {number}, which does not fit'):
+        lowkey.Cache(context, 'kivi2', '64MiB', geometry=geometry, **{name: number})
