@@ -10,7 +10,7 @@ namespace vulkan {
 
 namespace {
 
-constexpr uint32_t kEmulationBytes = 15360;  // of shared memory: operands of 384 lanes
+constexpr uint32_t kEmulationBytes = 10240;  // of shared memory: operands of 256 lanes
 
 }  // namespace
 
