@@ -235,10 +235,10 @@ void pairs_need_no_matrices(void **) {
             }
             const uint32_t columns = rules.tile_columns(0, 1);
             const uint32_t threads = rules.threads(0, columns);
-            assert_in_range(lk::vulkan::decode_shared_bytes(
-                                kHeadDim, columns, threads / LK_LANES, arithmetic, true,
-                                rules.vector_folds(0), 0),
-                            1, shared_bytes);
+            assert_in_range(
+                lk::vulkan::decode_shared_bytes(kHeadDim, columns, threads / LK_LANES, arithmetic,
+                                                true, rules.vector_folds(0), 0),
+                1, shared_bytes);
             if (shared_bytes > 16384)
                 assert_int_equal(threads, rules.threads(1, columns));
         }
