@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a shader, removes what it only writes, validates it, and writes it as a C++ file that defines a ShaderCode.
+"""Compiles a shader, removes what it only writes, validates it, and writes it, in zlib's format, as a C++ file that
+defines a ShaderCode.
 With -DLK_MATRIX_USES its cooperative matrices become those of VK_KHR_cooperative_matrix, which old glslc do not know.
 
 Arguments: glslc, spirv-val or '', name, source, C++ file, dependency file, options of glslc."""
@@ -7,8 +8,9 @@ import pathlib
 import struct
 import subprocess
 import sys
+import zlib
 
-WORDS_PER_LINE = 10
+BYTES_PER_LINE = 30
 HEADER_WORDS = 5
 FUNCTION = 7  # the storage class of local variables
 # By opcode: the word with the id of a variable that the instruction defines, writes or decorates.
@@ -93,18 +95,18 @@ def with_matrix_uses(words):
 
 
 def definition(name, words):
-    lines = [', '.join(f'0x{word:08x}' for word in words[i:i + WORDS_PER_LINE])
-             for i in range(0, len(words), WORDS_PER_LINE)]
+    deflated = zlib.compress(struct.pack(f'<{len(words)}I', *words), 9)
+    lines = [','.join(map(str, deflated[i:i + BYTES_PER_LINE])) for i in range(0, len(deflated), BYTES_PER_LINE)]
     body = ',\n    '.join(lines)
     return f'''#include "backend/vulkan/shader_code.h"
 
 namespace {{
 // The section keeps shaders apart from code when the library is measured.
-__attribute__((section(".lk_shaders"))) const uint32_t words[] = {{
+__attribute__((section(".lk_shaders"))) const uint8_t deflated[] = {{
     {body}}};
 }}  // namespace
 
-const lk::vulkan::ShaderCode lk::vulkan::shaders::{name} = {{"{name}", words, sizeof words}};
+const lk::vulkan::ShaderCode lk::vulkan::shaders::{name} = {{"{name}", deflated, sizeof deflated, {len(words)}}};
 '''
 
 

@@ -12,10 +12,16 @@ namespace {
 CapturedDevice *g_device = nullptr;
 std::mutex g_mutex;  // of what it keeps: lowkey compiles on several threads
 
+bool has_code(const VkShaderModuleCreateInfo &info, const lk::vulkan::ShaderCode &shader) {
+    lk::Array<uint32_t> words(lk::default_allocator());
+    return info.codeSize == shader.n_words * sizeof(uint32_t) && inflate(shader, &words) &&
+           std::memcmp(info.pCode, words.data(), info.codeSize) == 0;
+}
+
 // The shader whose code a module has.
 const char *name_of(const VkShaderModuleCreateInfo &info) {
-#define LK_SHADER(shader)                                \
-    if (info.pCode == lk::vulkan::shaders::shader.words) \
+#define LK_SHADER(shader)                            \
+    if (has_code(info, lk::vulkan::shaders::shader)) \
         return lk::vulkan::shaders::shader.name;
     LK_SHADERS(LK_SHADER)
 #undef LK_SHADER

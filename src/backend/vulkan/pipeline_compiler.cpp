@@ -111,10 +111,13 @@ lk_status PipelineCompiler::compile(const PipelineRequest *requests, uint32_t n,
 VkResult PipelineCompiler::compile_one(const PipelineSpec &spec, const Work &work,
                                        VkPipeline *out) const {
     const Functions &vk = device_.functions();
+    Array<uint32_t> words(default_allocator());
+    if (!inflate(*spec.shader, &words))
+        return VK_ERROR_OUT_OF_HOST_MEMORY;
     VkShaderModuleCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-    info.codeSize = spec.shader->n_bytes;
-    info.pCode = spec.shader->words;
+    info.codeSize = words.size() * sizeof(uint32_t);
+    info.pCode = words.data();
     VkShaderModule module = VK_NULL_HANDLE;
     const VkResult made = vk.CreateShaderModule(device_.handle(), &info, nullptr, &module);
     if (made != VK_SUCCESS)

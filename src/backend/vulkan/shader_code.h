@@ -9,14 +9,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/memory.h"
+
 namespace lk {
 namespace vulkan {
 
 struct ShaderCode {
     const char *name;
-    const uint32_t *words;  // SPIR-V
-    size_t n_bytes;
+    const uint8_t *deflated;  // SPIR-V in zlib's format, a fifth of its size
+    size_t deflated_bytes;
+    uint32_t n_words;
 };
+
+// The SPIR-V of a shader. False without memory.
+bool inflate(const ShaderCode &shader, Array<uint32_t> *words);
 
 namespace shaders {
 #define LK_SHADER(name) extern const ShaderCode name;
