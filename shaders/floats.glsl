@@ -11,6 +11,8 @@ const uint kF8Max = 0x7Fu;           // 240
 
 bool half_is_finite(uint h) { return (h & 0x7C00u) != 0x7C00u; }
 bool float_is_finite(uint float_bits) { return (float_bits & 0x7F800000u) != 0x7F800000u; }
+// Of two numbers in each word: the highest bit of those that are infinite or NaN.
+uvec4 not_finite(uvec4 pairs) { return (pairs & 0x7C007C00u) + 0x04000400u & 0x80008000u; }
 
 // Exact, of finite numbers.
 vec4 f16_to_floats(uvec4 h) {

@@ -11,7 +11,6 @@
 layout(local_size_x_id = LK_SPEC_THREADS) in;  // LK_APPEND_PAGES_THREADS
 layout(push_constant) uniform PushBlock { AppendPush push; };
 
-#define LK_NEW_TOKENS
 #include "shaders/pack/new_tokens.glsl"
 #include "shaders/pack/slices.glsl"
 

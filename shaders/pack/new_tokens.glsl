@@ -5,6 +5,7 @@
 #ifndef LK_SHADERS_PACK_NEW_TOKENS_GLSL
 #define LK_SHADERS_PACK_NEW_TOKENS_GLSL
 
+#include "shaders/floats.glsl"
 #include "shaders/layout.glsl"
 #include "shaders/rounding.glsl"
 #include "shaders/tensor.glsl"
@@ -23,9 +24,6 @@ struct Chunk {
     uint n_saturated;
     bool has_fault;
 };
-
-// The highest bit of each FP16 number that is infinite or NaN.
-uvec4 not_finite(uvec4 pairs) { return (pairs & 0x7C007C00u) + 0x04000400u & 0x80008000u; }
 
 void begin_report() {
     if (gl_LocalInvocationIndex == 0u) {

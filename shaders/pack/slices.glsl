@@ -6,6 +6,8 @@
 #ifndef LK_SHADERS_PACK_SLICES_GLSL
 #define LK_SHADERS_PACK_SLICES_GLSL
 
+#define LK_NEW_TOKENS  // of the files below
+
 // Of a thread: codes of at most 4 bits of a whole page lie in shared memory.
 #define LK_CODE_VECTORS 2u
 

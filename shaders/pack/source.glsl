@@ -8,6 +8,7 @@
 
 #extension GL_EXT_shader_8bit_storage : require
 
+#include "shaders/floats.glsl"
 #include "shaders/layout.glsl"
 #include "shaders/push.h"
 #include "shaders/tensor.glsl"
