@@ -287,6 +287,11 @@ __device__ __forceinline__ float *own_partial(const TileArgs &args, const RowsBl
                : nullptr;
 }
 
+__device__ __forceinline__ WarpColumns all_columns(const Mask &mask) {
+    return {0, mask.n_columns, mask.first_position, mask.last_position,
+            mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
+}
+
 __global__ void __launch_bounds__(kRowsThreads, 1)
     attend_rows(const __grid_constant__ TileArgs args, const __grid_constant__ RowsGrid grid) {
     extern __shared__ __align__(16) uint8_t memory[];
@@ -309,8 +314,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                            grid.partial_tokens + kWeightPad,
                            column_values[0],
                            column_values[1]};
-    const WarpColumns all = {0, mask.n_columns, mask.first_position, mask.last_position,
-                             mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
+    const WarpColumns all = all_columns(mask);
 
     const bool copies_ahead = grid.n_slots > 1;
     Stage stage = advance<AllThreads>(args, block, {0, 0, 0, 0, block.n_slots - 1});

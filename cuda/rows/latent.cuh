@@ -327,8 +327,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const RowsBlock block = make_block(args, grid, layout, memory, &tables);
     const uint32_t weight_stride = grid.partial_tokens + kWeightPad;
     auto *minima = reinterpret_cast<float *>(memory + layout.minima);
-    const WarpColumns all = {0, mask.n_columns, mask.first_position, mask.last_position,
-                             mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
+    const WarpColumns all = all_columns(mask);
 
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);

@@ -28,18 +28,24 @@ void set_keys(const Keys &keys, Case *c) {
 }
 
 // Latent pages of one width with a range for each channel of a page, whose codes CUDA multiplies as
-// they are, in layers of few query columns and of many.
+// they are.
+Case plain_latent(const Dims &dims, uint32_t bits) {
+    Case c;
+    c.head_dim = dims.key;
+    c.value_dim = dims.value;
+    c.latent = 1;
+    c.key_bits = bits;
+    c.n_kv_heads = 1;
+    c.key_group = c.value_group = c.f8 = 0;
+    return c;
+}
+
+// In layers of few query columns and of many.
 void add_plain_latents(std::vector<Case> *all) {
     uint32_t turns[8] = {};
     for (const Dims dims : {Dims{576, 512}, {288, 256}, {96, 48}})
         for (const uint32_t bits : {4u, 8u, 2u}) {
-            Case c;
-            c.head_dim = dims.key;
-            c.value_dim = dims.value;
-            c.latent = 1;
-            c.key_bits = bits;
-            c.n_kv_heads = 1;
-            c.key_group = c.value_group = c.f8 = 0;
+            Case c = plain_latent(dims, bits);
             c.group = next_of({16, 20, 64, 8}, turns);
             c.n_new = next_of({1, 2, 1, 1, 3}, turns + 1);
             c.packed_pages = next_of({9, 3}, turns + 2);
@@ -55,7 +61,7 @@ void add_plain_latents(std::vector<Case> *all) {
         }
 }
 
-// The same of at most 16 query columns, which CUDA runs by key warps and value warps.
+// In layers of at most 16 query columns, which CUDA runs by key warps and value warps.
 void add_narrow_latents(std::vector<Case> *all) {
     struct Columns {
         uint32_t group;
@@ -66,13 +72,7 @@ void add_narrow_latents(std::vector<Case> *all) {
     for (const uint32_t bits : {4u, 2u, 8u})
         for (const Columns columns : {Columns{16, 1}, {5, 3}, {8, 2}, {4, 1}, {16, 1}}) {
             const Dims dims = all_dims[turns[0]++ % 4];
-            Case c;
-            c.head_dim = dims.key;
-            c.value_dim = dims.value;
-            c.latent = 1;
-            c.key_bits = bits;
-            c.n_kv_heads = 1;
-            c.key_group = c.value_group = c.f8 = 0;
+            Case c = plain_latent(dims, bits);
             c.group = columns.group;
             c.n_new = columns.n_new;
             c.packed_pages = next_of({9, 3, 0}, turns + 1);

@@ -370,10 +370,10 @@ uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
 uint32_t DecodeRules::wanted_shared_bytes(uint32_t layer) const {
     const Layer &of = layers_[layer];
     if (of.has_matrices)
-        return !of.key_folds      ? kSharedBytes
-               : has_single_fold_ ? kFormSharedBytes
-               : has_few_forms_   ? kPassSharedBytes
-                                  : kFoldSharedBytes;
+        return !has_pushed_forms(layer) ? kSharedBytes
+               : has_single_fold_       ? kFormSharedBytes
+               : has_few_forms_         ? kPassSharedBytes
+                                        : kFoldSharedBytes;
     if (arithmetic(layer) == DecodeArithmetic::kFloat32)
         return kVectorSharedBytes;
     return of.is_grouped ? kGroupSharedBytes : kHalfSharedBytes;
@@ -384,19 +384,19 @@ uint32_t DecodeRules::wanted_shared_bytes(uint32_t layer) const {
 uint32_t DecodeRules::folds(uint32_t layer) const {
     if (!layers_[layer].has_matrices)
         return vector_folds(layer);
-    return layers_[layer].key_folds ? most_folds_ : 0;
+    return has_pushed_forms(layer) ? most_folds_ : 0;
 }
 uint32_t DecodeRules::vector_folds(uint32_t layer) const {
     return layers_[layer].is_grouped ? folds_of(layers_[layer].key_groups) : 0;
 }
 uint32_t DecodeRules::higher_slots(uint32_t layer) const {
-    return layers_[layer].key_folds ? most_high_slots_ : 0;
+    return has_pushed_forms(layer) ? most_high_slots_ : 0;
 }
 
 // Workgroups that a core takes at once.
 uint32_t DecodeRules::core_workers(uint32_t layer, uint32_t tile_columns) const {
     const Layer &of = layers_[layer];
-    if (of.has_matrices && !of.key_folds)
+    if (of.has_matrices && !has_pushed_forms(layer))
         return kMatrixWorkers;
     if (arithmetic(layer) == DecodeArithmetic::kFloat16)
         return kWorkers;

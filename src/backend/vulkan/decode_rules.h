@@ -71,7 +71,7 @@ class DecodeRules final : public gpu::SplitRules {
     uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
     uint32_t value_steps(uint32_t layer) const { return layers_[layer].value_steps; }
     DecodeArithmetic arithmetic(uint32_t layer) const;
-    // Of layers with matrices: are forms pushed, or is there a plain one?
+    // Of layers with matrices: have they forms, pushed or as constants, or is there a plain one?
     bool has_pushed_forms(uint32_t layer) const { return layers_[layer].key_folds != 0; }
     const PageForm &form(uint32_t layer, uint32_t i) const {
         return forms_[layers_[layer].first_form + i];
