@@ -83,6 +83,9 @@ constexpr bool same_pages(const lk_layer &a, const lk_layer &b) {
 }
 // What lk_layer_init() gives.
 lk_layer default_layer();
+// Channels of a block that the layer's keys are rotated in: the largest power of two that divides
+// the head dim.
+constexpr uint32_t rotation_channels(uint32_t head_dim) { return head_dim & (0u - head_dim); }
 // The first layout that was published.
 constexpr size_t kLeastLayerBytes = offsetof(lk_layer, kv_layer);
 
@@ -94,6 +97,7 @@ struct LayerPlan {
     uint32_t first_run;   // in Plan::runs, which layers may share
     uint32_t n_runs;      // that cover n_kv_heads
     Metadata metadata;
+    lk_rotation key_rotation;
     uint8_t rungs[kMaxRungs];  // descending
     uint8_t n_rungs;           // 0 = no ladder
     uint8_t rung;              // kNoRung without a ladder
@@ -268,6 +272,9 @@ lk_status set_key_centers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
 lk_status set_key_scales(Plan *plan, uint32_t layer, uint32_t kv_head, const float *scales,
                          const Subject &subject);
 lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
+// The subject names a latent layer's.
+lk_status set_key_rotation(Plan *plan, uint32_t layer, lk_rotation rotation,
+                           const Subject &subject);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);
 lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order);
