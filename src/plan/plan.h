@@ -83,9 +83,6 @@ constexpr bool same_pages(const lk_layer &a, const lk_layer &b) {
 }
 // What lk_layer_init() gives.
 lk_layer default_layer();
-// Channels of a block that the layer's keys are rotated in: the largest power of two that divides
-// the head dim.
-constexpr uint32_t rotation_channels(uint32_t head_dim) { return head_dim & (0u - head_dim); }
 // The first layout that was published.
 constexpr size_t kLeastLayerBytes = offsetof(lk_layer, kv_layer);
 

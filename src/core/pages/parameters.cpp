@@ -3,6 +3,7 @@
 
 #include "core/pages/formats.h"
 #include "format/fp16.h"
+#include "format/rotation.h"
 
 namespace lk {
 
