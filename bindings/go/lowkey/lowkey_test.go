@@ -547,9 +547,14 @@ func TestSnapshotsGoThroughStreamsAndFiles(t *testing.T) {
 	wants(t, err, IO, "")
 }
 
-func TestKeyCentersLeaveAttentionAsItIs(t *testing.T) {
+func TestChangedKeysLeaveAttentionAsItIs(t *testing.T) {
 	context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
 	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
+	check(t, plan.SetKeyRotation(All, RotationHadamard))
+	if must[Rotation](t)(plan.KeyRotation(0)) != RotationHadamard {
+		t.Fatal("not rotated")
+	}
+	wants(t, plan.SetKeyRotation(All, 2), Argument, "rotation is 2")
 	centers := make([]float32, headDim)
 	for i := range centers {
 		centers[i] = 0.25

@@ -389,6 +389,32 @@ func (p *Plan) SetKeyScales(layer, kvHead uint32, scales []float32) error {
 	})
 }
 
+// Rotation turns the keys of a layer, and queries, before packing.
+type Rotation uint32
+
+// Rotations of keys.
+const (
+	RotationNone     Rotation = C.LK_ROTATION_NONE
+	RotationHadamard Rotation = C.LK_ROTATION_HADAMARD
+)
+
+// SetKeyRotation sets the rotation of a layer's keys, one for all KV heads; layer may be All. See
+// lk_plan_set_key_rotation.
+func (p *Plan) SetKeyRotation(layer uint32, rotation Rotation) error {
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_key_rotation(ptr, C.uint32_t(layer), C.lk_rotation(rotation))
+	})
+}
+
+// KeyRotation is the rotation of a layer's keys.
+func (p *Plan) KeyRotation(layer uint32) (Rotation, error) {
+	var raw C.lk_rotation
+	err := p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_get_key_rotation(ptr, C.uint32_t(layer), &raw)
+	})
+	return Rotation(raw), err
+}
+
 // ChunkRule has the classes of a context's chunks; see lk_chunk_rule. DefaultChunkRule is Cocktail
 // as published.
 type ChunkRule struct {
