@@ -141,8 +141,7 @@ enum {
     LK_METADATA_F8 = 2 /* e4m3fnuz: bias 8, no infinity, 0x80 is NaN */
 };
 
-/* What turns a layer's keys, and the queries that meet them, before packing. A rotation is
- * orthogonal, so logits stay what they are up to rounding. */
+/* A rotation of a layer's keys before they are packed, and of the queries that meet them. */
 typedef uint32_t lk_rotation;
 enum {
     LK_ROTATION_NONE = 0,
@@ -300,7 +299,14 @@ LK_API lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t 
                                         const float *scales);
 /* Set how ranges and minima of the layer's keys and values are stored. */
 LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata);
-/* Set the rotation of a layer's keys: one for all its KV heads.
+/* Set the rotation of a layer's keys: one for all its KV heads. A rotation spreads the channels
+ * that are larger than others over all channels of their block, as QuaRot, SpinQuant (R3) and OScaR
+ * do. Keys of one width gain from it, also per token, while a boost loses the channels that it
+ * looks for (docs/choosing-a-plan.md). Pages of every width hold rotated keys: classes of channels,
+ * boosts and ranges are of these. Centers are subtracted and scales divide before. Attention
+ * rotates the queries. The matrix is orthogonal, so logits are those of the keys as given up to
+ * rounding, also where keys stay at 16 bits. Bytes stay the same. A snapshot loads only into a
+ * cache that rotates the same layers.
  *
  * rotation  LK_ROTATION_NONE, as in every new plan, or LK_ROTATION_HADAMARD
  *
