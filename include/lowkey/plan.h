@@ -141,6 +141,14 @@ enum {
     LK_METADATA_F8 = 2 /* e4m3fnuz: bias 8, no infinity, 0x80 is NaN */
 };
 
+/* A rotation of a layer's keys before they are packed, and of the queries that meet them. */
+typedef uint32_t lk_rotation;
+enum {
+    LK_ROTATION_NONE = 0,
+    LK_ROTATION_HADAMARD = 1 /* blocks of n channels times Hadamard's matrix / sqrt(n), n being the
+                              * largest power of two that divides head_dim */
+};
+
 /* Chunk classes, from the narrowest width to the widest (Cocktail; lowkey/chunks.h). */
 typedef uint32_t lk_chunk_class;
 enum {
@@ -291,6 +299,20 @@ LK_API lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t 
                                         const float *scales);
 /* Set how ranges and minima of the layer's keys and values are stored. */
 LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata);
+/* Set the rotation of a layer's keys: one for all its KV heads. A rotation spreads the channels
+ * that are larger than others over all channels of their block, as QuaRot, SpinQuant (R3) and OScaR
+ * do. Keys of one width gain from it, also per token, while a boost loses the channels that it
+ * looks for (docs/choosing-a-plan.md). Pages of every width hold rotated keys: classes of channels,
+ * boosts and ranges are of these. Centers are subtracted and scales divide before. Attention
+ * rotates the queries. The matrix is orthogonal, so logits are those of the keys as given up to
+ * rounding, also where keys stay at 16 bits. Bytes stay the same. A snapshot loads only into a
+ * cache that rotates the same layers.
+ *
+ * rotation  LK_ROTATION_NONE, as in every new plan, or LK_ROTATION_HADAMARD
+ *
+ * Errors: as all setters, LK_E_ARGUMENT (no such rotation; a rotation for a latent layer, whose
+ * values are channels of its keys and would turn with them). */
+LK_API lk_status lk_plan_set_key_rotation(lk_plan *plan, uint32_t layer, lk_rotation rotation);
 /* Set the tokens of a page: 32, 64 or 128. */
 LK_API lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens);
 /* Set the chunks and the widths of their classes; copied. lk_plan_validate() refuses reorder if a
@@ -348,6 +370,9 @@ LK_API lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, ui
  * none. */
 LK_API lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                         const float **scales);
+/* Read a layer's rotation. */
+LK_API lk_status lk_plan_get_key_rotation(const lk_plan *plan, uint32_t layer,
+                                          lk_rotation *rotation);
 /* Read a layer of the geometry that the plan is made for. out starts from lk_layer_init(); its
  * sink_logits become NULL, its kv_layer LK_OWN_KV or an earlier layer. */
 LK_API lk_status lk_plan_get_layer(const lk_plan *plan, uint32_t layer, lk_layer *out);

@@ -51,9 +51,14 @@ struct LayerView {
     // NaN has NaN for its outputs and its LSE, and does not change those of other queries.
     float query_limit = 0;
     uint32_t value_dim = 0;  // of values and outputs
-    // Values are the first value_dim channels of the keys, which have neither centers nor scales. V
-    // pages have no channels (PageLayout::is_absent()), append has no v, and staging none.
+    // Values are the first value_dim channels of the keys, which have neither centers nor scales
+    // nor a rotation. V pages have no channels (PageLayout::is_absent()), append has no v, and
+    // staging none.
     bool is_latent = false;
+    // Channels of a block of the rotation, a power of two from 16 to 512; 0 = none. Append rotates
+    // what it would round; attend and sum_queries() rotate the scaled q, but for q . c
+    // (format/rotation.h).
+    uint32_t key_rotation = 0;
 
     uint32_t stored_value_dim() const { return is_latent ? 0 : value_dim; }
 };

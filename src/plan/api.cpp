@@ -234,6 +234,15 @@ lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metada
         plan, layer, [&](lk::Plan *model) { return lk::set_metadata(model, layer, metadata); });
 }
 
+lk_status lk_plan_set_key_rotation(lk_plan *plan, uint32_t layer, lk_rotation rotation) {
+    if (!plan)
+        return lk::null_argument("plan");
+    LK_TRY(lk::check_rotation(rotation, lk::kArgument));
+    return lk::change_layers(plan, layer, [&](lk::Plan *model) {
+        return lk::set_key_rotation(model, layer, rotation, lk::kArgument);
+    });
+}
+
 lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens) {
     if (!plan)
         return lk::null_argument("plan");
@@ -334,6 +343,16 @@ lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t k
         return lk::null_argument("scales");
     LK_TRY(lk::check_index(plan->model, layer, kv_head));
     *scales = plan->model.key_scales(layer, kv_head);
+    return LK_OK;
+}
+
+lk_status lk_plan_get_key_rotation(const lk_plan *plan, uint32_t layer, lk_rotation *rotation) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!rotation)
+        return lk::null_argument("rotation");
+    LK_TRY(lk::check_index(plan->model, layer, 0));
+    *rotation = plan->model.layers[layer].key_rotation;
     return LK_OK;
 }
 

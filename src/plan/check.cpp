@@ -236,6 +236,12 @@ lk_status check_metadata(lk_metadata metadata, const Subject &s) {
                                          : refuse(s, "metadata", metadata, "1 (f16) or 2 (f8)");
 }
 
+lk_status check_rotation(lk_rotation rotation, const Subject &s) {
+    return rotation <= LK_ROTATION_HADAMARD
+               ? LK_OK
+               : refuse(s, "rotation", rotation, "0 (none) or 1 (Hadamard)");
+}
+
 lk_status check_pages(uint32_t page_tokens, const Subject &s) {
     if (page_tokens != 32 && page_tokens != 64 && page_tokens != 128)
         return refuse(s, "page_tokens", page_tokens, "32, 64 or 128");

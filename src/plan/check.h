@@ -35,6 +35,7 @@ lk_status check_centers(const float *centers, uint32_t head_dim, const Subject &
 lk_status check_scales(const float *scales, uint32_t head_dim, const Subject &subject);
 lk_status check_value_rule(const lk_value_rule &rule, const Subject &subject);
 lk_status check_metadata(lk_metadata metadata, const Subject &subject);
+lk_status check_rotation(lk_rotation rotation, const Subject &subject);
 lk_status check_pages(uint32_t page_tokens, const Subject &subject);
 lk_status check_chunk_rule(const lk_chunk_rule &rule, const Subject &subject);
 lk_status check_recent(uint32_t sink_tokens, uint32_t recent_tokens, const Subject &subject);

@@ -445,11 +445,20 @@ void read_ladder(const Node &node, const LayerRun &run, Plan *plan) {
     read_layer_budget(node, run, plan);
 }
 
+void read_rotation(const Node &node, const LayerRun &run, Plan *plan) {
+    const lk_rotation rotation = word_or(
+        node, "key_rotation", {{"none", LK_ROTATION_NONE}, {"hadamard", LK_ROTATION_HADAMARD}});
+    const std::string prefix = node.path + "/";
+    for (uint32_t l = run.first; l < run.first + run.count; ++l)
+        expect(set_key_rotation(plan, l, rotation, subject_at(prefix)));
+}
+
 #define LK_WORD_OF_FORMAT(name, number, bytes, text) {#text, number},
 void read_layer(const Node &node, const LayerRun &run, Plan *plan) {
     const uint32_t metadata = word_or(node, "metadata", {LK_PARAMETER_FORMATS(LK_WORD_OF_FORMAT)});
     for (uint32_t l = run.first; l < run.first + run.count; ++l)
         expect(set_metadata(plan, l, metadata));
+    read_rotation(node, run, plan);
     read_ladder(node, run, plan);
     read_heads(array_member(node, "heads"), run, plan);
 }
@@ -459,8 +468,8 @@ void read_layers(const Node &elements, Plan *plan) {
     const auto n_layers = static_cast<uint32_t>(plan->layers.size());
     uint32_t layer = 0;
     for_each(elements, [&](const Node &element) {
-        expect_object(element, {"count", "metadata", "ladder", "rung", "shrink_order",
-                                "budget_bytes", "heads"});
+        expect_object(element, {"count", "metadata", "key_rotation", "ladder", "rung",
+                                "shrink_order", "budget_bytes", "heads"});
         const uint32_t count = count_of(element, n_layers - layer, "layers");
         read_layer(element, {layer, count}, plan);
         layer += count;

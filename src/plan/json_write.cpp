@@ -193,6 +193,8 @@ void put_layer(const Plan &plan, uint32_t layer, uint32_t count, Text *out) {
     out->put("\"metadata\": \"");
     out->put(parameter_text(own.metadata));
     out->put("\", ");
+    if (own.key_rotation)
+        out->put("\"key_rotation\": \"hadamard\", ");
     if (own.n_rungs) {
         out->put("\"ladder\": ");
         put_bytes(own.rungs, own.n_rungs, out);

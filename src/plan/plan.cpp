@@ -63,6 +63,17 @@ lk_status refuse_latent_numbers(const char *name, uint32_t layer, const Subject 
         s.prefix, name, layer);
 }
 
+lk_status check_key_rotation(const Plan &plan, uint32_t layer, const Subject &s) {
+    if (!is_latent(plan.layers[layer].geometry))
+        return LK_OK;
+    return fail(s.status,
+                s.json ? "%skey_rotation is there, must not be in a latent layer: the values of "
+                         "layer %u are channels of its keys and would turn with them"
+                       : "%srotation is for the keys of layer %u, a latent one: its values are "
+                         "channels of its keys and would turn with them",
+                s.prefix, layer);
+}
+
 lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *numbers,
                           const KeyNumbers &kind, const Subject &subject) {
     Range layers;
@@ -268,6 +279,17 @@ lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata) {
     return LK_OK;
 }
 
+lk_status set_key_rotation(Plan *plan, uint32_t layer, lk_rotation rotation,
+                           const Subject &subject) {
+    Range layers;
+    LK_TRY(find_layers(*plan, layer, &layers));
+    for (uint32_t l = layers.begin; rotation && l < layers.end; ++l)
+        LK_TRY(check_key_rotation(*plan, l, subject));
+    for (uint32_t l = layers.begin; l < layers.end; ++l)
+        plan->layers[l].key_rotation = rotation;
+    return LK_OK;
+}
+
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung) {
     Range layers;
@@ -402,8 +424,9 @@ bool same_geometry(const lk_layer &a, const lk_layer &b) {
 bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
     const LayerPlan &x = plan.layers[a];
     const LayerPlan &y = plan.layers[b];
-    if (!same_pages(x.geometry, y.geometry) || x.metadata != y.metadata || x.rung != y.rung ||
-        x.n_rungs != y.n_rungs || x.n_runs != y.n_runs || x.shrink_order != y.shrink_order ||
+    if (!same_pages(x.geometry, y.geometry) || x.metadata != y.metadata ||
+        x.key_rotation != y.key_rotation || x.rung != y.rung || x.n_rungs != y.n_rungs ||
+        x.n_runs != y.n_runs || x.shrink_order != y.shrink_order ||
         x.budget_bytes != y.budget_bytes || std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
         return false;
     if (x.first_run == y.first_run)

@@ -94,6 +94,7 @@ struct LayerPlan {
     uint32_t first_run;   // in Plan::runs, which layers may share
     uint32_t n_runs;      // that cover n_kv_heads
     Metadata metadata;
+    lk_rotation key_rotation;
     uint8_t rungs[kMaxRungs];  // descending
     uint8_t n_rungs;           // 0 = no ladder
     uint8_t rung;              // kNoRung without a ladder
@@ -268,6 +269,9 @@ lk_status set_key_centers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
 lk_status set_key_scales(Plan *plan, uint32_t layer, uint32_t kv_head, const float *scales,
                          const Subject &subject);
 lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
+// The subject names a latent layer's.
+lk_status set_key_rotation(Plan *plan, uint32_t layer, lk_rotation rotation,
+                           const Subject &subject);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);
 lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order);

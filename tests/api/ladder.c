@@ -62,7 +62,7 @@ static void make_bytes_of_32(rig *r) {
 }
 
 // ChanMix's outliers with their partners, Kitty's boost and wider channels of a retrieval head,
-// keys per token with centers and scales, and ladders over all of them.
+// keys per token with centers, scales and a rotation, and ladders over all of them.
 static void make_families(rig *r) {
     uint8_t outliers[64], mixed[64];
     float centers[64], scales[64];
@@ -83,6 +83,7 @@ static void make_families(rig *r) {
     assert_int_equal(lk_plan_set_key_centers(r->plan, 1, 1, centers), LK_OK);
     assert_int_equal(lk_plan_set_key_scales(r->plan, 1, 1, scales), LK_OK);
     assert_int_equal(lk_plan_set_key_scales(r->plan, 0, 1, scales), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(r->plan, 1, LK_ROTATION_HADAMARD), LK_OK);
     set_value(r, 8);
     assert_int_equal(lk_plan_set_shrink_order(r->plan, 1, 3), LK_OK);
 }

@@ -64,6 +64,9 @@ static void open_cache(rig *r, const score_case *c) {
         scales[i] = 0.5f + (float)(i % 11) / 4;
     assert_int_equal(lk_plan_set_key_scales(r->plan, 0, LK_ALL, scales), LK_OK);
     assert_int_equal(lk_plan_set_key_scales(r->plan, 2, 1, scales), LK_OK);
+    // The bound of 8 bits is that of the ranges of channels as they come.
+    if (strcmp(c->plan, "int8"))
+        assert_int_equal(lk_plan_set_key_rotation(r->plan, 2, LK_ROTATION_HADAMARD), LK_OK);
     assert_int_equal(rig_cache(r, 4, 512, BUDGET), LK_OK);
 }
 
@@ -88,15 +91,54 @@ static double f16_of(float x) {
     return nearbyint((double)x / quantum) * quantum;
 }
 
-// The value of a key as it is stored at 16 bits: centered, divided, rounded.
-static double key_value(const rig *r, uint32_t layer, uint32_t head, uint32_t channel, float key) {
-    const float *centers = NULL;
-    const float *scales = NULL;
-    assert_int_equal(lk_plan_get_key_centers(r->plan, layer, head, &centers), LK_OK);
-    assert_int_equal(lk_plan_get_key_scales(r->plan, layer, head, &scales), LK_OK);
-    const float center = centers ? centers[channel] : 0;
-    const float scale = scales ? scales[channel] : 1;
-    return f16_of((key - center) * (1 / scale)) * (double)scale + (double)center;
+// Blocks of n numbers times Hadamard's matrix, whose element (i, j) has the sign of the parity of
+// i & j, divided by the square root of n.
+static void rotate(double *numbers, uint32_t n_numbers, uint32_t n) {
+    double out[128];
+    for (uint32_t i = 0; i < n_numbers; ++i) {
+        out[i] = 0;
+        for (uint32_t j = 0; j < n; ++j)
+            out[i] += (__builtin_popcount(i % n & j) & 1 ? -1 : 1) * numbers[i / n * n + j];
+        out[i] /= sqrt((double)n);
+    }
+    memcpy(numbers, out, n_numbers * sizeof *numbers);
+}
+
+// The parameters of a head's keys.
+typedef struct key_parameters {
+    const float *centers, *scales;  // or NULL
+    uint32_t rotation;              // channels of a block, or 0
+} key_parameters;
+
+static key_parameters parameters_of(const rig *r, uint32_t layer, uint32_t head) {
+    const uint32_t head_dim = r->layers[layer].head_dim;
+    key_parameters out;
+    lk_rotation rotation;
+    assert_int_equal(lk_plan_get_key_centers(r->plan, layer, head, &out.centers), LK_OK);
+    assert_int_equal(lk_plan_get_key_scales(r->plan, layer, head, &out.scales), LK_OK);
+    assert_int_equal(lk_plan_get_key_rotation(r->plan, layer, &rotation), LK_OK);
+    out.rotation = rotation ? head_dim & (0u - head_dim) : 0;
+    return out;
+}
+
+// A key as it is stored at 16 bits: centered, divided, rotated, rounded.
+static void store_key(const key_parameters *p, uint32_t head_dim, const float *key, double *out) {
+    for (uint32_t i = 0; i < head_dim; ++i) {
+        const float centered = key[i] - (p->centers ? p->centers[i] : 0);
+        out[i] = (double)(centered * (1 / (p->scales ? p->scales[i] : 1)));
+    }
+    if (p->rotation)
+        rotate(out, head_dim, p->rotation);
+    for (uint32_t i = 0; i < head_dim; ++i)
+        out[i] = f16_of((float)out[i]);
+}
+
+// A query as stored keys meet it.
+static void change_query(const key_parameters *p, uint32_t head_dim, const float *q, double *out) {
+    for (uint32_t i = 0; i < head_dim; ++i)
+        out[i] = (double)q[i] * (p->scales ? (double)p->scales[i] : 1);
+    if (p->rotation)
+        rotate(out, head_dim, p->rotation);
 }
 
 typedef struct row {
@@ -115,16 +157,25 @@ static void attend_query(const rig *r, const score_case *c, uint32_t layer, uint
     const double step = strcmp(c->plan, "fp16") ? 0.5 / 255 : 0;
     double *logits = malloc(n * sizeof *logits);
     assert_non_null(logits);
+    const key_parameters p = parameters_of(r, layer, kv_head);
+    double changed_q[128];
+    change_query(&p, own->head_dim, q, changed_q);
     double row_max = -HUGE_VAL;
     out->error = 0;
     for (uint32_t t = 0; t < n; ++t) {
         const float *key = keys + ((size_t)(SINKS + t) * own->n_kv_heads + kv_head) * own->head_dim;
         double dot = 0;
         double error = 0;
+        double stored[128];
+        store_key(&p, own->head_dim, key, stored);
         for (uint32_t i = 0; i < own->head_dim; ++i) {
-            const double k = key_value(r, layer, kv_head, i, key[i]);
-            dot += (double)q[i] * k;
-            error += fabs((double)q[i]) * (fabs(k) * 0x1p-11 + step * (2.1 + 2.1 * (1 + i % 7)));
+            const double center = (double)q[i] * (p.centers ? (double)p.centers[i] : 0);
+            const double product = changed_q[i] * stored[i];
+            dot += product + center;
+            // In the basis that queries are rounded in.
+            error +=
+                (p.rotation ? fabs(product) + fabs(center) : fabs(product + center)) * 0x1p-11 +
+                fabs((double)q[i]) * step * (2.1 + 2.1 * (1 + i % 7));
         }
         const double cap = (double)own->soft_cap;
         logits[t] = cap > 0 ? cap * tanh(dot * scale / cap) : dot * scale;

@@ -1,6 +1,7 @@
 // Classes of chunks with all other features of a plan: boosted channels, outliers with their
-// partners, keys per token with centers and scales, FP8 numbers, ladders, windows, tokens after the
-// context that are packed, originals, and chunks that are shorter or longer than a page.
+// partners, keys per token with centers, scales and a rotation, FP8 numbers, ladders, windows,
+// tokens after the context that are packed, originals, and chunks that are shorter or longer than a
+// page.
 //
 // Each plan runs in up to four caches that must answer the same. The fast one; the reference, which
 // gets the same calls; one without reordering whose host feeds the tokens in the order of the fast
@@ -24,7 +25,7 @@ enum {
     BOOST = 1,        // Kitty: channels of a head ranked for each page
     OUTLIERS = 2,     // ChanMix: shared slots in one head, wider channels in another
     TOKEN_KEYS = 4,   // PM-KVQ: a head's keys per token
-    NUMBERS = 8,      // centers of keys, and scales
+    NUMBERS = 8,      // centers of keys, scales and a rotation
     BYTES = 16,       // FP8 ranges and minima
     LADDER = 32,      // 16, 8, 4 and 2 bits, down while there are classes
     PACKS = 64,       // tokens after the context are packed
@@ -119,6 +120,7 @@ static void set_numbers(rig *r) {
     assert_int_equal(lk_plan_set_key_centers(r->plan, 1, 1, centers), LK_OK);
     assert_int_equal(lk_plan_set_key_scales(r->plan, 1, 1, scales), LK_OK);
     assert_int_equal(lk_plan_set_key_scales(r->plan, 0, 1, scales), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(r->plan, 1, LK_ROTATION_HADAMARD), LK_OK);
 }
 
 static void set_chunks(rig *r, uint32_t features, shape s, uint32_t reorder) {

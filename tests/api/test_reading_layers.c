@@ -64,6 +64,7 @@ static void set_numbers(rig *r, uint32_t layer) {
     }
     assert_int_equal(lk_plan_set_key_centers(r->plan, layer, 1, centers), LK_OK);
     assert_int_equal(lk_plan_set_key_scales(r->plan, layer, LK_ALL, scales), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(r->plan, layer, LK_ROTATION_HADAMARD), LK_OK);
     assert_int_equal(lk_plan_set_metadata(r->plan, layer, LK_METADATA_F8), LK_OK);
 }
 

@@ -66,6 +66,7 @@ static void set_rules(rig *r, const char *preset, const mode *m) {
     enter(m);
     assert_int_equal(lk_plan_set_key_scales(r->plan, 0, LK_ALL, scales), LK_OK);
     assert_int_equal(lk_plan_set_key_centers(r->plan, 1, LK_ALL, centers), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(r->plan, 1, LK_ROTATION_HADAMARD), LK_OK);
     assert_int_equal(lk_plan_set_metadata(r->plan, 1, LK_METADATA_F8), LK_OK);
 }
 

@@ -402,15 +402,16 @@ static void dequantized_pages_are_packed_again(void **state) {
     }
 }
 
-// Answers and what they are made from do not tell that keys are kept less their centers, or divided
-// by their scales: the same cache without them differs by the rounding of what is stored alone.
-// The rounding of k - c is at most 2^-11 of 32 for each key, that of k / s at most 2^-11 of k.
-static void centers_and_scales_do_not_show(void **state) {
+// Answers and what they are made from do not tell that keys are kept less their centers, divided by
+// their scales, or rotated: the same cache without them differs by the rounding of what is stored
+// alone. The rounding of k - c is at most 2^-11 of 32 for each key, that of k / s at most 2^-11 of
+// k, and a rotated key has the norm of what it was.
+static void changes_of_keys_do_not_show(void **state) {
     (void)state;
     if (rig_default() != rig_host())
         skip();
-    enum { N = 300, AFTER = 40, CASES = 4 };
-    const float most[CASES] = {0, 0.02f, 0.002f, 0.02f};
+    enum { N = 300, AFTER = 40, CASES = 6 };
+    const float most[CASES] = {0, 0.02f, 0.002f, 0.02f, 0.002f, 0.02f};
     const float logits[4] = {1.5f, -2.0f, 0.5f, 3.0f};
     float centers[48], scales[48];
     for (uint32_t c = 0; c < 48; ++c) {
@@ -436,6 +437,9 @@ static void centers_and_scales_do_not_show(void **state) {
             assert_int_equal(lk_plan_set_key_scales(r[i].plan, 0, 0, scales), LK_OK);
             assert_int_equal(lk_plan_set_key_scales(r[i].plan, 1, LK_ALL, scales), LK_OK);
         }
+        if (i & 4)
+            assert_int_equal(lk_plan_set_key_rotation(r[i].plan, LK_ALL, LK_ROTATION_HADAMARD),
+                             LK_OK);
         assert_int_equal(rig_cache(&r[i], 1, 1024, BUDGET), LK_OK);
         out[i] = output_buffer(&r[i], N + AFTER);
         const lk_sequence id = add(&r[i]);
@@ -466,7 +470,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(truncation_is_exact_at_16_bits),
         cmocka_unit_test(truncation_works_anywhere),
         cmocka_unit_test(dequantized_pages_are_packed_again),
-        cmocka_unit_test(centers_and_scales_do_not_show),
+        cmocka_unit_test(changes_of_keys_do_not_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -362,6 +362,19 @@ static void test_mismatches(void **state) {
     rig_sentence("the snapshot is of plan kitty (");
     rig_sentence("the cache runs kitty-pro (");
     rig_drop_cache(&other);
+    rig_preset(&other, "kitty-pro");
+    rig_recent(&other, 64, 16, 40);
+    assert_int_equal(lk_plan_set_key_rotation(other.plan, 0, LK_ROTATION_HADAMARD), LK_OK);
+    assert_int_equal(rig_cache(&other, 4, 512, 64u << 20), LK_OK);
+    const bytes rotated = snapshot_save(&other, &desc);
+    assert_int_equal(lk_snapshot_load_memory(other.cache, &desc, saved.data, saved.n, 3, ids, NULL),
+                     LK_E_MISMATCH);
+    rig_sentence("keys of layer 0 are not rotated in the snapshot (plan kitty) and rotated in the");
+    assert_int_equal(lk_snapshot_load_memory(r.cache, &desc, rotated.data, rotated.n, 3, ids, NULL),
+                     LK_E_MISMATCH);
+    rig_sentence("keys of layer 0 are rotated in the snapshot (plan kitty-pro) and not rotated in");
+    free(rotated.data);
+    rig_drop_cache(&other);
     other.layers[2].head_dim = 96;
     rig_preset(&other, "kitty");
     rig_recent(&other, 64, 16, 40);

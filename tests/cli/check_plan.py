@@ -108,6 +108,13 @@ def chunks(folder: pathlib.Path) -> None:
         expect(part in table, f'the table of widths has {part}')
     for name in ('fp16', 'kitty-pro', 'pm-kvq'):
         expect('Bits of a channel by layer' in run('plan', name, '--explain').stdout, f'{name} has a table of widths')
+    saved = folder / 'rotated.json'
+    rotated = json.loads(run('plan', 'kivi2', '--rotate-keys', '--save', str(saved), '--json').stdout)
+    plain = json.loads(run('plan', 'kivi2', '--json').stdout)
+    expect(rotated['plan']['layers'][0]['key_rotation'] == 'hadamard', 'keys are rotated')
+    expect(rotated['bytes_total'] == plain['bytes_total'], 'without a byte more')
+    expect('groups of the page, rotated\n' in run('plan', str(saved), '--explain').stdout, 'rules name the rotation')
+    expect('rotated' not in run('plan', 'kivi2', '--explain').stdout, 'a preset rotates nothing')
     reading = str(ROOT / 'tests/fuzz/plan/reading-layers.json')
     table = run('plan', reading, '--explain', '--png', str(folder / 'reading.png')).stdout
     expect('layers 2\n  attend to the pages of layer 0\n' in table, 'layer 2 has no pages of its own')

@@ -101,6 +101,11 @@ void other_models_are_refused(void **) {
     CacheRig plan("kivi4");
     refused(&saved, &plan, LK_E_MISMATCH);
     sentence_has("the snapshot is of plan kivi2");
+    CacheRig rotated("kivi2", 16u << 20, [](lk_plan *own) {
+        assert_int_equal(lk_plan_set_key_rotation(own, 1, LK_ROTATION_HADAMARD), LK_OK);
+    });
+    refused(&saved, &rotated, LK_E_MISMATCH);
+    sentence_has("keys of layer 1 are not rotated in the snapshot (plan kivi2) and rotated in");
     CacheRig geometry("kivi2", 16u << 20, {}, [](lk_layer *layer) { layer->n_query_heads = 2; });
     refused(&saved, &geometry, LK_E_MISMATCH);
     sentence_has("the snapshot is of geometry");

@@ -45,6 +45,18 @@ void scales_have_inverses(void **) {
     assert_null(rig.cache->formats.layers[1].view.key_scales);
 }
 
+// The channels of a block are the largest power of two that divides the head dim.
+void rotations_have_their_blocks(void **) {
+    CacheRig rig(
+        "kivi2", 16u << 20,
+        [](lk_plan *plan) {
+            assert_int_equal(lk_plan_set_key_rotation(plan, 1, LK_ROTATION_HADAMARD), LK_OK);
+        },
+        two_heads);
+    assert_int_equal(rig.cache->formats.layers[0].view.key_rotation, 0);
+    assert_int_equal(rig.cache->formats.layers[1].view.key_rotation, kHeadDim & (0u - kHeadDim));
+}
+
 // The host's sink logits may go after the call.
 void sink_logits_are_the_caches_own(void **) {
     float logits[] = {1.0f, 2.0f};
@@ -83,6 +95,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(centers_are_copied),
         cmocka_unit_test(scales_have_inverses),
+        cmocka_unit_test(rotations_have_their_blocks),
         cmocka_unit_test(sink_logits_are_the_caches_own),
         cmocka_unit_test(no_memory_is_a_status),
     };

@@ -52,6 +52,7 @@ void check_shapes(std::vector<Case> cases) {
 }
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
+void rotated_keys_match_reference(void **) { check_shapes(rotated_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
@@ -105,6 +106,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
+        cmocka_unit_test(rotated_keys_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(spans_match_reference),

@@ -144,6 +144,23 @@ void pack_latent(lk_plan *plan) {
     require(lk_plan_set_recent(plan, 16, 0) == LK_OK);
 }
 
+// A rotation alone, under sums of queries, and one after centers and scales.
+void rotate_keys(lk_plan *plan) {
+    boost_by_queries(plan);
+    lk_key_rule key;
+    require(lk_key_rule_init(&key, sizeof key) == LK_OK);
+    key.bits = 4;
+    require(lk_plan_set_key(plan, 1, LK_ALL, &key) == LK_OK);
+    float centers[48], scales[48];
+    for (uint32_t c = 0; c < 48; ++c) {
+        centers[c] = static_cast<float>(c) / 64.0f;
+        scales[c] = 0.5f + static_cast<float>(c % 7) / 3.0f;
+    }
+    require(lk_plan_set_key_centers(plan, 1, 0, centers) == LK_OK);
+    require(lk_plan_set_key_scales(plan, 1, 0, scales) == LK_OK);
+    require(lk_plan_set_key_rotation(plan, LK_ALL, LK_ROTATION_HADAMARD) == LK_OK);
+}
+
 void keep_exact(lk_plan *plan) { require(lk_plan_set_recent(plan, 0, 0) == LK_OK); }
 
 }  // namespace
@@ -163,12 +180,12 @@ SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) : which_(which) 
         layers_[1].value_dim = 48;
         layers_[1].flags = LK_LAYER_LATENT;
     }
-    geometry_.n_layers = which == 1 || which == 4 ? 2 : 1;
+    geometry_.n_layers = which == 1 || which >= 4 ? 2 : 1;
     geometry_.layers = layers_;
     require(lk_plan_preset("fp16", &geometry_, &plan_) == LK_OK);
     require(lk_plan_set_pages(plan_, 32) == LK_OK);
-    constexpr void (*kPlans[kSnapshotCases])(lk_plan *) = {boost_by_queries, mix_widths, add_chunks,
-                                                           keep_exact, pack_latent};
+    constexpr void (*kPlans[kSnapshotCases])(lk_plan *) = {
+        boost_by_queries, mix_widths, add_chunks, keep_exact, pack_latent, rotate_keys};
     kPlans[which](plan_);
     lk_cache_desc desc;
     require(lk_cache_desc_init(&desc, sizeof desc) == LK_OK);

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-constexpr uint32_t kSnapshotCases = 5;
+constexpr uint32_t kSnapshotCases = 6;
 constexpr uint32_t kCaseSequences = 3;
 constexpr uint64_t kCaseBudget = 4u << 20;
 

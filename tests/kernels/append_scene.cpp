@@ -17,14 +17,17 @@ Tensor make_tensor(const AppendShape &shape, lk_dtype dtype, uint32_t spread, ui
                      {},
                      {}};
     tensor.bytes.assign(tensor.strides.end * tensor.width(), 0xFF);
+    std::vector<float> row(shape.head_dim);
     for (uint32_t t = 0; t < n_tokens; ++t)
-        for (uint32_t h = 0; h < shape.n_heads; ++h)
+        for (uint32_t h = 0; h < shape.n_heads; ++h) {
+            // One number of any bits makes all of its rotated block saturate.
+            const bool is_ordinary = numbers.rotation && random->bits() % 4;
             for (uint32_t channel = 0; channel < shape.head_dim; ++channel) {
                 uint32_t bits;
-                float f;
                 bool saturated = false;
+                float f;
                 do {
-                    bits = random->bits();
+                    bits = random->bits() | (is_ordinary ? 1u : 0u);
                     if (bits & 1)
                         bits = float_to_bits(static_cast<float>(bits >> 8) * 0x1p-22f - 2);
                     if (dtype == LK_F16)
@@ -37,11 +40,15 @@ Tensor make_tensor(const AppendShape &shape, lk_dtype dtype, uint32_t spread, ui
                                            : bits_to_float(bits);
                 } while (!float_is_finite(f));
                 tensor.set(t, h, channel, bits);
-                saturated = false;
-                f = numbers.stored(f, h * shape.head_dim + channel);
+                row[channel] = f;
+            }
+            numbers.change(size_t{h} * shape.head_dim, &row);
+            for (const float f : row) {
+                bool saturated = false;
                 tensor.values.push_back(float_to_half(f, &saturated));
                 tensor.n_saturated += saturated;
             }
+        }
     return tensor;
 }
 
@@ -53,7 +60,7 @@ AppendScene::AppendScene(const Device &device, AppendShape shape,
       cache_(device, shape_.formats, shape_.layer_entry.value_or(shape_.entry),
              {shape_.n_heads, shape_.n_heads, shape_.head_dim, 0, 0, 1, 0, nullptr,
               KeyParameters::array(numbers.centers), KeyParameters::array(numbers.scales),
-              KeyParameters::array(numbers.inverses), 0, shape_.head_dim},
+              KeyParameters::array(numbers.inverses), 0, shape_.head_dim, false, numbers.rotation},
              kAppendLayers) {
     for (const auto &[n_history, n_new] : lengths) {
         sequences_.push_back({n_history, n_new, n_tokens_, {}, {}});

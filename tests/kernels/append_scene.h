@@ -4,6 +4,7 @@
 #ifndef LK_TESTS_KERNELS_APPEND_SCENE_H
 #define LK_TESTS_KERNELS_APPEND_SCENE_H
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -47,16 +48,27 @@ struct Tensor {
     }
 };
 
-// What keys are stored less and divided by, each [n_heads * head_dim] or empty.
+// What keys are stored less and divided by, each [n_heads * head_dim] or empty, and the channels of
+// a block that is rotated then, or 0.
 struct KeyParameters {
     std::vector<float> centers;
     std::vector<float> scales;
     std::vector<float> inverses;
+    uint32_t rotation = 0;
 
-    float stored(float k, size_t channel) const {
-        if (!centers.empty())
-            k -= centers[channel];
-        return inverses.empty() ? k : k * inverses[channel];
+    // Keys of a head, whose channels begin at first_channel, before they are rounded.
+    void change(size_t first_channel, std::vector<float> *keys) const {
+        for (size_t c = 0; c < keys->size(); ++c) {
+            float &k = (*keys)[c];
+            if (!centers.empty())
+                k -= centers[first_channel + c];
+            if (rotation)
+                k = std::min(std::max(k, -0x1p31f), 0x1p31f);
+            if (!inverses.empty())
+                k *= inverses[first_channel + c];
+        }
+        if (rotation)
+            lk::rotate_blocks(keys->data(), static_cast<uint32_t>(keys->size()), rotation);
     }
     static const float *array(const std::vector<float> &numbers) {
         return numbers.empty() ? nullptr : numbers.data();

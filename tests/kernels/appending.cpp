@@ -11,15 +11,15 @@ namespace {
 
 constexpr uint32_t kHeads = 3, kDim = 48, kPageTokens = 32;
 
-AppendShape append_shape() {
+AppendShape append_shape(uint32_t head_dim = kDim) {
     Case c;
-    c.head_dim = kDim;
+    c.head_dim = head_dim;
     c.page_tokens = kPageTokens;
     c.key_bits = c.value_bits = 4;
     return {kHeads,
-            kDim,
-            {{raw_layout(Side::kKey, kDim, kPageTokens), nullptr, Ranking::kNone, 0},
-             {raw_layout(Side::kValue, kDim, kPageTokens), nullptr, Ranking::kNone, 0},
+            head_dim,
+            {{raw_layout(Side::kKey, head_dim, kPageTokens), nullptr, Ranking::kNone, 0},
+             {raw_layout(Side::kValue, head_dim, kPageTokens), nullptr, Ranking::kNone, 0},
              {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0},
              {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0}},
             {0, 2, 1, 3, 2}};
@@ -28,9 +28,9 @@ AppendShape append_shape() {
 constexpr lk_dtype kDtypes[] = {LK_F16, LK_BF16, LK_F32};
 
 // Centers of all magnitudes that keys have, up to the largest, and zeros.
-std::vector<float> make_centers(Random *random) {
+std::vector<float> make_centers(uint32_t head_dim, Random *random) {
     std::vector<float> centers;
-    for (uint32_t i = 0; i < kHeads * kDim; ++i) {
+    for (uint32_t i = 0; i < kHeads * head_dim; ++i) {
         const uint32_t bits = random->bits();
         const float any = bits_to_float(0x33800000u + bits % 0x13FFF000u);  // 2^-24 .. 65536
         centers.push_back(i % 7 == 0 ? 0.0f
@@ -40,26 +40,34 @@ std::vector<float> make_centers(Random *random) {
 }
 
 // Key scales from the least that is allowed to the largest.
-std::vector<float> make_scales(Random *random) {
+std::vector<float> make_scales(uint32_t head_dim, Random *random) {
     std::vector<float> scales = {1e-4f, 1e4f, 1.0f};
-    while (scales.size() < kHeads * kDim)
+    while (scales.size() < kHeads * head_dim)
         scales.push_back(std::exp2(static_cast<float>(random->bits() >> 8) * 0x1.9p-20f - 13));
     return scales;
 }
 
+// Centers and scales of all kinds together.
+KeyParameters make_parameters(uint32_t head_dim, Random *random) {
+    KeyParameters all = {make_centers(head_dim, random), make_scales(head_dim, random), {}};
+    for (const float scale : all.scales)
+        all.inverses.push_back(1.0f / scale);
+    return all;
+}
+
 // has_long: a sequence of the step is longer than drafts are.
 void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyParameters &numbers,
-                  const Device &device) {
+                  const Device &device, uint32_t head_dim = kDim) {
+    const AppendShape shape = append_shape(head_dim);
     std::vector<std::pair<uint32_t, uint32_t>> lengths = {{20, 40}, {0, 1}, {31, 2}, {64, 64}};
     if (has_long)
-        lengths[1] = {10, 2090};
-    AppendScene scene(device, append_shape(), lengths, numbers);
+        lengths[1] = {10, head_dim == kDim ? 2090 : 300};
+    AppendScene scene(device, shape, lengths, numbers);
     Random random(11 + dtype);
     uint64_t n_saturated = 0;
     for (uint32_t layer = 0; layer < kAppendLayers; ++layer) {
-        const Tensor k =
-            make_tensor(append_shape(), dtype, spread, scene.n_tokens(), numbers, &random);
-        const Tensor v = make_tensor(append_shape(), dtype, spread, scene.n_tokens(), {}, &random);
+        const Tensor k = make_tensor(shape, dtype, spread, scene.n_tokens(), numbers, &random);
+        const Tensor v = make_tensor(shape, dtype, spread, scene.n_tokens(), {}, &random);
         scene.append(layer, k, v);
         scene.check_blocks(layer, k, false);
         scene.check_blocks(layer, v, true);
@@ -71,6 +79,21 @@ void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyParam
     assert_false(found.has_fault);
     assert_false(found.is_wrong_shape);
     assert_int_equal(found.n_saturated, n_saturated);
+}
+
+// Blocks of 16 to 512 channels, alone and with what comes before a rotation.
+void check_rotated_appending(Random *random, const Device &device) {
+    uint32_t turn = 0;
+    for (const uint32_t head_dim : {64u, 80u, 96u, 128u, 256u, 512u})
+        for (const bool has_long : {false, true})
+            for (const bool is_alone : {false, true}) {
+                KeyParameters numbers;
+                if (!is_alone)
+                    numbers = make_parameters(head_dim, random);
+                numbers.rotation = rotation_channels(head_dim);
+                check_append(kDtypes[turn % 3], has_long, turn / 3 % 2, numbers, device, head_dim);
+                ++turn;
+            }
 }
 
 void check_append_fault(lk_dtype dtype, const KeyParameters &numbers, const Device &device) {
@@ -111,16 +134,16 @@ void check_append_faults(const Device &device) {
 
 void check_changed_appending(const Device &device) {
     Random random(17);
-    KeyParameters all = {make_centers(&random), make_scales(&random), {}};
-    for (const float scale : all.scales)
-        all.inverses.push_back(1.0f / scale);
+    const KeyParameters all = make_parameters(kDim, &random);
     const KeyParameters centers = {all.centers, {}, {}};
     const KeyParameters scales = {{}, all.scales, all.inverses};
+    const KeyParameters rotation = {{}, {}, {}, rotation_channels(kDim)};
     for (const lk_dtype dtype : kDtypes)
-        for (const KeyParameters &numbers : {centers, scales, all}) {
+        for (const KeyParameters &numbers : {centers, scales, all, rotation}) {
             for (const bool has_long : {false, true})
                 for (const uint32_t spread : {0u, 1u})
                     check_append(dtype, has_long, spread, numbers, device);
             check_append_fault(dtype, numbers, device);
         }
+    check_rotated_appending(&random, device);
 }

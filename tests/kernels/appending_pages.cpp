@@ -49,15 +49,18 @@ std::vector<std::pair<uint32_t, uint32_t>> lengths_of(uint32_t page_tokens) {
             {page_tokens, 2 * page_tokens + half}};
 }
 
+// spread: also chooses rotated keys.
 void check_pair(const Case &c, const PackedPair &pair, lk_dtype dtype, uint32_t spread,
                 const Device &device) {
+    KeyParameters numbers;
+    numbers.rotation = spread ? rotation_channels(c.head_dim) : 0;
     std::vector<uint8_t> permutation(permutation_bytes(c.head_dim));
     for (uint32_t i = 0; i < c.head_dim; ++i)
         store_channel(permutation.data(), c.head_dim, i, c.head_dim - 1 - i);
     const AppendShape shape = shape_of(c, permutation.data(), pair);
-    AppendScene scene(device, shape, lengths_of(c.page_tokens), {});
+    AppendScene scene(device, shape, lengths_of(c.page_tokens), numbers);
     Random random(19 + spread);
-    const Tensor k = make_tensor(shape, dtype, spread, scene.n_tokens(), {}, &random);
+    const Tensor k = make_tensor(shape, dtype, spread, scene.n_tokens(), numbers, &random);
     const Tensor v = make_tensor(shape, dtype, spread, scene.n_tokens(), {}, &random);
     scene.append(1, k, v);
     scene.check_blocks(1, k, false);

@@ -112,6 +112,7 @@ void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
 void chanmix_shapes_match_reference(void **) { check_shapes(chanmix_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
+void rotated_keys_match_reference(void **) { check_shapes(rotated_cases()); }
 void grouped_pages_match_reference(void **) { check_shapes(grouped_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 void wide_items_match_reference(void **) { check_shapes(every_case(wide_item_cases(), 3)); }
@@ -171,6 +172,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(spans_match_reference),
+        cmocka_unit_test(rotated_keys_match_reference),
         cmocka_unit_test(grouped_pages_match_reference),
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_items_match_reference),

@@ -60,19 +60,25 @@ TensorCoreBound::Reach TensorCoreBound::reach_of(const Scene &scene, const Scene
 }
 
 TensorCoreBound::Error TensorCoreBound::logit_error(const Scene &scene, const float *q,
-                                                    const Reach &reach, const float *centers,
-                                                    const float *scales) {
-    const uint32_t head_dim = scene.parameters().head_dim;
+                                                    const float *changed_q, const Reach &reach,
+                                                    const float *centers) {
+    const Case &parameters = scene.parameters();
+    const uint32_t head_dim = parameters.head_dim;
+    const double rotations = parameters.rotated ? std::log2(parameters.key_rotation()) + 2 : 0;
+    double q_squares = 0;
+    for (uint32_t c = 0; c < head_dim; ++c)
+        q_squares += static_cast<double>(changed_q[c]) * static_cast<double>(changed_q[c]);
     const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
     Error worst = {0, 0};
     for (const std::vector<float> &block : reach.keys) {
         double sum = 0;
         double squares = 0;
         double largest = 0;
+        double reach_squares = 0;
         for (uint32_t c = 0; c < head_dim; ++c) {
-            const double scaled = scales ? static_cast<double>(scales[c]) : 1;
             const double product =
-                std::fabs(static_cast<double>(q[c]) * scaled * static_cast<double>(block[c]));
+                std::fabs(static_cast<double>(changed_q[c]) * static_cast<double>(block[c]));
+            reach_squares += static_cast<double>(block[c]) * static_cast<double>(block[c]);
             sum += product;
             squares += product * product;
             largest = std::max(largest, product);
@@ -80,15 +86,17 @@ TensorCoreBound::Error TensorCoreBound::logit_error(const Scene &scene, const fl
         const double deviation = scale * kRounding * std::sqrt(squares);
         const double rounded = std::min(kDeviations * deviation, scale * 3 * kRounding * sum);
         const double most =
-            rounded + scale * ((head_dim / 16 + 4) * kAccumulate * sum + kExponent * sum +
-                               head_dim * kSubnormal * largest + (scales ? kFloat * sum : 0));
+            rounded +
+            scale * ((head_dim / 16 + 4) * kAccumulate * sum + kExponent * sum +
+                     head_dim * kSubnormal * largest + (parameters.scales ? kFloat * sum : 0) +
+                     rotations * kFloat * std::sqrt(q_squares * reach_squares));
         worst = {std::max(worst.most, most), std::max(worst.deviation, deviation)};
     }
     double centered = 0;
     for (uint32_t c = 0; centers && c < head_dim; ++c)
         centered += std::fabs(static_cast<double>(q[c]) * static_cast<double>(centers[c]));
     worst.most += scale * centered * (head_dim * kFloat + kExponent);
-    worst.most += static_cast<double>(scene.parameters().soft_cap) * kCap;
+    worst.most += static_cast<double>(parameters.soft_cap) * kCap;
     return worst;
 }
 
@@ -122,9 +130,9 @@ TensorCoreBound::TensorCoreBound(const Scene &scene, const Outputs &reference,
              ++at) {
             const Reach &own = reach[at % scene.n_query_heads() / c.group];
             const size_t first = at % scene.n_query_heads() / c.group * c.head_dim;
-            const Error logit = logit_error(scene, &scene.q_values()[at * c.head_dim], own,
-                                            c.centers ? &scene.key_centers()[first] : nullptr,
-                                            c.scales ? &scene.key_scales()[first] : nullptr);
+            const Error logit = logit_error(scene, &scene.q_values()[at * c.head_dim],
+                                            &scene.changed_q_values()[at * c.head_dim], own,
+                                            c.centers ? &scene.key_centers()[first] : nullptr);
             const double lse = c.has_lse ? static_cast<double>(std::fabs(reference.lse[at])) : 0;
             lses_.push_back(logit.most + kRounding + kExponent * lse);
             const auto n_keys = static_cast<double>(sequence.n_history + sequence.n_new);

@@ -15,7 +15,9 @@
 //   rounded is as large as |q| * reach, with reach = |minimum| + range of the channel, or |k| in
 //   a 16-bit plane: the cancellation between a minimum and its codes does not make it smaller.
 // - Where keys were divided by scales, q stands for the query times these, which is one rounding
-//   to FP32 more: 2^-24 of the product.
+//   to FP32 more: 2^-24 of the product. A rotation of blocks of n channels rounds log2(n) sums, its
+//   factor and the product with that: each 2^-24 of the norm of the query, which a logit meets as
+//   that norm times the norm of the reach.
 // - Roundings of different channels are independent and spread evenly over an interval of at most
 //   +-2^-11, which has the variance (2^-11)^2 / 3. So a logit's error has the standard deviation
 //       sigma = scale * 2^-11 * sqrt(sum (q * reach)^2)           (three roundings)
@@ -69,9 +71,9 @@ class TensorCoreBound {
         std::vector<float> values;
     };
     static Reach reach_of(const Scene &scene, const SceneSequence &sequence, uint32_t kv_head);
-    // centers, scales: of the KV head, or null.
-    static Error logit_error(const Scene &scene, const float *q, const Reach &reach,
-                             const float *centers, const float *scales);
+    // changed_q: q as it meets stored keys. centers: of the KV head, or null.
+    static Error logit_error(const Scene &scene, const float *q, const float *changed_q,
+                             const Reach &reach, const float *centers);
     static Error output_error(const Scene &scene, const Error &logit, double n_keys,
                               double magnitude, double reach);
 

@@ -43,6 +43,7 @@ std::vector<Axis> whole_axes() {
         axis(&Case::sinks, 0, 1),
         axis(&Case::centers, 0, 1),
         axis(&Case::scales, 0, 1),
+        axis(&Case::rotated, 0, 1),
         axis(&Case::tree, 0, 1),
         axis(&Case::dtype, LK_F32, LK_F16, LK_BF16),
         axis(&Case::n_sequences, 1, 3),
@@ -74,6 +75,7 @@ std::vector<Axis> short_axes() {
         axis(&Case::sinks, 0, 1),
         axis(&Case::centers, 0, 1),
         axis(&Case::scales, 0, 1),
+        axis(&Case::rotated, 0, 1),
         axis(&Case::tree, 0, 1),
         axis(&Case::dtype, LK_F16, LK_F32, LK_BF16),
         axis(&Case::n_sequences, 1, 2),
@@ -251,6 +253,7 @@ std::vector<Case> chanmix_cases() {
                     c.sinks = turn % 4 == 2;
                     c.centers = turn % 5 < 3;
                     c.scales = turn % 5 > 1;
+                    c.rotated = turn % 3 == 2;
                     c.packed_pages = 3;
                     c.raw_between = turn % 4 < 2;
                     c.tail_tokens = 19;
@@ -322,6 +325,7 @@ std::vector<Case> grouped_cases() {
                     c.wider = next_of({0, 1, 0, 0}, turns + 5);
                     c.centers = next_of({1, 0}, turns + 6);
                     c.scales = next_of({0, 0, 1, 1}, turns + 7);
+                    c.rotated = turns[0] % 3 == 1;
                     c.soft_cap = turns[0] % 11 == 3 ? 5.0f : 0.0f;
                     c.window = turns[0] % 13 == 5 ? 130 : 0;
                     c.packed_pages = turns[0] % 17 == 7 ? 40 : 4;
@@ -364,6 +368,7 @@ std::vector<Case> long_cases() {
             c.sink_tokens = next_of({32, 48, 0, 112}, turns + 11);
             c.raw_between = next_of({0, 1, 0}, turns + 7);
             c.centers = c.scales = next_of({0, 1}, turns + 8);
+            c.rotated = turns[8] % 3 == 1;
             c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;
             c.dtype = std::vector<lk_dtype>{LK_F16, LK_F32, LK_BF16}[turns[9]++ % 3];
             c.sinks = turns[9] % 4 == 1;
@@ -466,6 +471,7 @@ std::vector<Case> wide_item_cases() {
                 c.packed_pages = next_of({3, 40, 13}, turns + 2);
                 c.raw_between = next_of({0, 0, 1}, turns + 3);
                 c.centers = c.scales = c.sinks = next_of({0, 1}, turns + 4);
+                c.rotated = turns[4] % 3 == 1;
                 c.soft_cap = static_cast<float>(next_of({0, 0, 0, 5}, turns + 5));
                 c.window = next_of({0, 0, 0, 0, 200}, turns + 6);
                 all.push_back(c);

@@ -66,6 +66,10 @@ std::vector<Case> latent_batch_cases();
 // So many pages of wide heads that CUDA adds up the splits of a work tile in groups.
 std::vector<Case> many_split_cases();
 
+// Rotated keys: head dims with blocks of 16 to 512 channels, kinds of K pages, steps of one token,
+// of few and of many.
+std::vector<Case> rotated_cases();
+
 // Pages of several forms in one layer, 16-bit ones among them, under every kind of parameters.
 std::vector<Case> mixed_cases();
 

@@ -117,6 +117,7 @@ std::vector<Case> value_dim_cases() {
             c.window = next_of({0, 0, 0, 130}, turns + 10);
             c.centers = next_of({0, 1, 0}, turns + 11);
             c.scales = next_of({0, 0, 0, 1}, turns + 12);
+            c.rotated = turns[0] % 3 == 2;
             c.sinks = next_of({0, 1, 0, 0, 0}, turns + 13);
             c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;
             c.tree = c.n_new <= LK_DRAFT_TOKENS && turns[0] % 4 == 1;

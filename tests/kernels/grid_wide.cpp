@@ -32,6 +32,7 @@ std::vector<Case> wide_cases() {
                 c.raw_between = next_of({0, 0, 1}, turns + 5);
                 c.centers = next_of({1, 0}, turns + 6);
                 c.scales = next_of({0, 0, 1, 1}, turns + 7);
+                c.rotated = turns[0] % 4 == 2;
                 c.soft_cap = turns[0] % 11 == 3 ? 5.0f : 0.0f;
                 c.window = turns[0] % 13 == 5 ? 130 : 0;
                 c.packed_pages = next_of({3, 4, 17, 2}, turns + 8);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "format/codec.h"
+#include "format/rotation.h"
 #include "memory.h"
 
 #include <lowkey/step.h>
@@ -47,6 +48,7 @@ struct Case {
     uint32_t sinks = 0;
     uint32_t centers = 0;  // the pages hold keys less their centers
     uint32_t scales = 0;   // and divided by their scales
+    uint32_t rotated = 0;  // and then rotated
     uint32_t tree = 0;
     uint32_t spans = 0;           // new tokens that see each other both ways, up to so many
     uint32_t windowed_spans = 0;  // in layers with a window alone
@@ -56,6 +58,7 @@ struct Case {
     uint32_t has_lse = 1;
 
     uint32_t output_dim() const { return value_dim ? value_dim : head_dim; }
+    uint32_t key_rotation() const { return rotated ? lk::rotation_channels(head_dim) : 0; }
     // Channels of pages of a side.
     uint32_t page_dim(lk::Side side) const {
         return side == lk::Side::kKey ? head_dim : latent ? 0 : output_dim();
@@ -127,6 +130,8 @@ class Scene {
     const std::vector<uint16_t> &packed_formats() const { return packed_formats_; }
     const std::vector<uint8_t> &q() const { return q_; }  // of the case's dtype and strides
     const std::vector<float> &q_values() const { return q_values_; }  // [tokens][heads][head_dim]
+    // The same times the scales of keys and rotated, as they meet stored keys.
+    const std::vector<float> &changed_q_values() const { return changed_q_values_; }
     const std::vector<float> &sink_logits() const { return sink_logits_; }
     const std::vector<float> &key_centers() const {
         return key_centers_;
@@ -157,6 +162,7 @@ class Scene {
     void make_absolute(uint32_t used, ScenePage *page) const;
     ScenePage values_of_keys(uint32_t used, const ScenePage &keys) const;
     void make_queries();
+    void change_queries();
     void make_staged();
     void store_query(size_t element, float f);
     float random_normal();
@@ -172,7 +178,7 @@ class Scene {
     std::vector<uint8_t> permutation_;
     std::vector<SceneSequence> sequences_;
     std::vector<uint8_t> q_;
-    std::vector<float> q_values_;
+    std::vector<float> q_values_, changed_q_values_;
     std::vector<bool> is_spoiled_;  // [tokens][heads]
     std::vector<float> sink_logits_;
     std::vector<float> key_centers_;

@@ -48,7 +48,8 @@ void check_append_pages(const Case &c, uint32_t turn, const Device &device);
 // Values that are not finite among them: the CPU writes no page, a device zeros for them.
 void check_append_page_faults(const Device &device);
 
-// Both, of keys that are stored less their centers, divided by their scales, and both.
+// Both, of keys that are stored less their centers, divided by their scales, both, rotated, and all
+// three.
 void check_changed_appending(const Device &device);
 
 // Sums of |Q|, which the CPU alone makes.

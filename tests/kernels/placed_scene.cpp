@@ -99,7 +99,8 @@ void PlacedScene::describe_cache() {
               nullptr,  // nothing is appended
               Scene::query_limit(c),
               c.output_dim(),
-              c.latent != 0};
+              c.latent != 0,
+              c.key_rotation()};
     layout_.formats = scene_.formats().data();
     layout_.n_formats = static_cast<uint32_t>(scene_.formats().size());
     layout_.layers = &layer_;

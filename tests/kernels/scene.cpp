@@ -28,7 +28,7 @@ std::string describe(const Case &c) {
            (c.spans ? " spans " + std::to_string(c.spans) : "") +
            (c.windowed_spans ? " in windows" : "") +
            (c.value_dim ? " value dim " + std::to_string(c.value_dim) : "") +
-           (c.latent ? " latent" : "");
+           (c.latent ? " latent" : "") + (c.rotated ? " rotated" : "");
 }
 
 PageLayout packed_shape(const Case &c, Side side) {
@@ -352,7 +352,6 @@ void Scene::make_queries() {
                     : case_.dtype == LK_BF16 ? bits_to_float(float_to_bits(f) & 0xFFFF0000u)
                                              : f;
                 store_query(strides.at(t, h) + c, f);
-                q_max_ = std::max(q_max_, std::fabs(f));
                 q_values_.push_back(f);
             }
     for (uint32_t h = 0; h < n_query_heads(); ++h)
@@ -363,11 +362,21 @@ void Scene::make_queries() {
     }
     for (uint32_t i = 0; case_.scales && i < case_.n_kv_heads * case_.head_dim; ++i)
         key_scales_.push_back(std::exp(random_normal()));
+    change_queries();
+}
+
+void Scene::change_queries() {
+    changed_q_values_ = q_values_;
     for (size_t i = 0; case_.scales && i < q_values_.size(); ++i) {
         const size_t head = i / case_.head_dim % n_query_heads() / case_.group;
-        const float scale = key_scales_[head * case_.head_dim + i % case_.head_dim];
-        q_max_ = std::max(q_max_, std::fabs(q_values_[i] * scale));
+        changed_q_values_[i] *= key_scales_[head * case_.head_dim + i % case_.head_dim];
     }
+    if (case_.rotated)
+        rotate_blocks(changed_q_values_.data(), static_cast<uint32_t>(changed_q_values_.size()),
+                      case_.key_rotation());
+    for (const std::vector<float> &queries : {q_values_, changed_q_values_})
+        for (const float q : queries)
+            q_max_ = std::max(q_max_, std::fabs(q));
 }
 
 // f is a number of the case's dtype, an infinity or a NaN.
@@ -472,7 +481,9 @@ std::string Scene::compare(const Outputs &fast, const Outputs &reference) const 
     const double largest = case_.head_dim > 256 ? 16383 : 32767;
     const double folded =
         apart * head_dim * 0.5 / largest * q_max * static_cast<double>(key_range_);
-    const double logit = scale * (folded + 4 * head_dim * 0x1p-24 * q_max * key_max) +
+    // A rotation rounds a query by 2^-24 of its norm in each stage, in its factor and with that.
+    const double roundings = 4 + (case_.rotated ? std::log2(case_.key_rotation()) + 2 : 0);
+    const double logit = scale * (folded + roundings * head_dim * 0x1p-24 * q_max * key_max) +
                          static_cast<double>(case_.soft_cap) * 5e-7 + 1e-5;
     // An output: weights off by exp(2 * logit error), and half a unit of the page's largest weight
     // times range for each token; the largest weights of all pages sum to 1 at most.

@@ -11,24 +11,22 @@ using namespace lk;
 
 namespace {
 
-constexpr uint32_t kDim = 48;
 constexpr uint32_t kHeads = 4;  // KV heads, of three query heads
 constexpr uint32_t kGroup = 3;
 constexpr uint32_t kTokens = 70;
 constexpr uint32_t kFirstHead = 1;
 constexpr uint32_t kSumHeads = 2;
-constexpr uint32_t kRowSums = kHeads * kDim;  // from a sum to the next
 
-std::vector<PageFormat> sum_formats() {
-    PageLayout packed = raw_layout(Side::kKey, kDim, 32);
+std::vector<PageFormat> sum_formats(uint32_t head_dim) {
+    PageLayout packed = raw_layout(Side::kKey, head_dim, 32);
     packed.strips[kPlane16] = 0;
     packed.strips[kPlane4] = 1;
-    packed.strips[kPlane2] = 2;
+    packed.strips[kPlane2] = static_cast<uint16_t>(head_dim / 16 - 1);
     packed.group = 32;
     packed.metadata = Metadata::kF16;
     packed.permutes = true;
-    return {{raw_layout(Side::kKey, kDim, 32), nullptr, Ranking::kNone, 0},
-            {raw_layout(Side::kValue, kDim, 32), nullptr, Ranking::kNone, 0},
+    return {{raw_layout(Side::kKey, head_dim, 32), nullptr, Ranking::kNone, 0},
+            {raw_layout(Side::kValue, head_dim, 32), nullptr, Ranking::kNone, 0},
             {packed, nullptr, Ranking::kQueryRange, 16}};
 }
 
@@ -36,11 +34,11 @@ std::vector<PageFormat> sum_formats() {
 float random_share(Random *random) { return static_cast<float>(random->bits() >> 8) * 0x1p-24f; }
 
 // Ordinary numbers, and some that are subnormal, negative zero, beyond FP16 or not finite.
-std::vector<float> make_queries() {
+std::vector<float> make_queries(uint32_t head_dim) {
     const float special[] = {0x1p-24f, -0x1p-25f, -0.0f, 65504.0f, 1e9f, -INFINITY, NAN, 0x1p-130f};
     Random random(23);
     std::vector<float> q;
-    for (uint32_t i = 0; i < kTokens * kHeads * kGroup * kDim; ++i)
+    for (uint32_t i = 0; i < kTokens * kHeads * kGroup * head_dim; ++i)
         q.push_back(i % 17 ? 4.0f * random_share(&random) - 2.0f : special[i / 17 % 8]);
     return q;
 }
@@ -52,24 +50,47 @@ uint64_t magnitude(float q) {
     return static_cast<uint64_t>(std::ldexp(double{half_to_float(half)}, 24));
 }
 
-uint64_t expected_sum(const std::vector<float> &q, const std::vector<float> &scales, uint32_t first,
+// Of a layer: scales of keys or none, and a rotation or 0.
+struct SumLayer {
+    uint32_t head_dim;
+    std::vector<float> scales, inverses;
+    uint32_t rotation;
+
+    LayerView view() const {
+        LayerView layer = {kHeads * kGroup, kHeads, head_dim, 0, 0, 1, 0, nullptr, nullptr};
+        if (!scales.empty()) {
+            layer.key_scales = scales.data();
+            layer.key_inverses = inverses.data();
+        }
+        layer.key_rotation = rotation;
+        return layer;
+    }
+};
+
+// |q| of [kTokens][kHeads][kGroup][head_dim] as stored keys meet it.
+std::vector<uint64_t> magnitudes(std::vector<float> q, const SumLayer &layer) {
+    for (size_t i = 0; i < q.size(); ++i) {
+        if (layer.rotation)
+            q[i] = std::isnan(q[i]) ? 0x1p31f : std::fmin(std::fmax(q[i], -0x1p31f), 0x1p31f);
+        if (!layer.scales.empty())
+            q[i] *= layer.scales[i / layer.head_dim / kGroup % kHeads * layer.head_dim +
+                                 i % layer.head_dim];
+    }
+    if (layer.rotation)
+        rotate_blocks(q.data(), static_cast<uint32_t>(q.size()), layer.rotation);
+    std::vector<uint64_t> found;
+    for (const float f : q)
+        found.push_back(magnitude(f));
+    return found;
+}
+
+uint64_t expected_sum(const std::vector<uint64_t> &of_queries, uint32_t head_dim, uint32_t first,
                       uint32_t end, uint32_t kv_head, uint32_t c) {
     uint64_t sum = 0;
     for (uint32_t t = first; t < end; ++t)
-        for (uint32_t h = 0; h < kGroup; ++h) {
-            const float value = q[((t * kHeads + kv_head) * kGroup + h) * kDim + c];
-            sum += magnitude(scales.empty() ? value : value * scales[kv_head * kDim + c]);
-        }
+        for (uint32_t h = 0; h < kGroup; ++h)
+            sum += of_queries[((t * kHeads + kv_head) * kGroup + h) * head_dim + c];
     return sum;
-}
-
-LayerView sum_layer(const std::vector<float> &scales, const std::vector<float> &inverses) {
-    LayerView layer = {kHeads * kGroup, kHeads, kDim, 0, 0, 1, 0, nullptr, nullptr};
-    if (!scales.empty()) {
-        layer.key_scales = scales.data();
-        layer.key_inverses = inverses.data();
-    }
-    return layer;
 }
 
 // A copy of device memory, by arithmetic.
@@ -83,18 +104,22 @@ std::vector<uint64_t> read_sums(OpenCache *cache, const Device &device, uint64_t
     return found;
 }
 
-void check_runs(const std::vector<float> &q, const std::vector<float> &scales,
-                const std::vector<float> &inverses, const Device &device) {
-    OpenCache cache(device, sum_formats(), {0, 2, 1, 1, kNoFormat}, sum_layer(scales, inverses), 1);
+void check_runs(const SumLayer &layer, const Device &device) {
+    const uint32_t head_dim = layer.head_dim;
+    const uint32_t row_sums = kHeads * head_dim;  // from a sum to the next
+    const std::vector<float> q = make_queries(head_dim);
+    const std::vector<uint64_t> of_queries = magnitudes(q, layer);
+    OpenCache cache(device, sum_formats(head_dim), {0, 2, 1, 1, kNoFormat}, layer.view(), 1);
     BatchSequence sequence{};
     sequence.id = 1;
     sequence.n_new = kTokens;
-    expect_ok(cache->begin({&sequence, 1, kTokens, kTokens * kRowSums * sizeof(uint64_t)}));
+    expect_ok(cache->begin({&sequence, 1, kTokens, kTokens * row_sums * sizeof(uint64_t)}));
     const uint64_t at = device.memory->input(q.data(), q.size() * sizeof(float));
-    const TensorView view = {reinterpret_cast<void *>(at), LK_F32, kHeads * kGroup * kDim, kDim};
+    const TensorView view = {reinterpret_cast<void *>(at), LK_F32, kHeads * kGroup * head_dim,
+                             head_dim};
     for (const uint32_t per : {1u, 3u, kTokens}) {
-        const QueryStatRun run = {kDim * sizeof(uint64_t),
-                                  kRowSums * sizeof(uint64_t),
+        const QueryStatRun run = {head_dim * sizeof(uint64_t),
+                                  row_sums * sizeof(uint64_t),
                                   2,
                                   kTokens - 2,
                                   per,
@@ -107,12 +132,12 @@ void check_runs(const std::vector<float> &q, const std::vector<float> &scales,
             const uint32_t end = 2 + (i + 1) * per;
             // What lies between the sums of two rows is not written.
             const std::vector<uint64_t> found = read_sums(
-                &cache, device, cache->query_stats() + (i * kRowSums + kDim) * sizeof(uint64_t),
-                kSumHeads * kDim);
-            for (uint32_t c = 0; c < kSumHeads * kDim; ++c)
-                assert_int_equal(found[c],
-                                 expected_sum(q, scales, 2 + i * per, end < kTokens ? end : kTokens,
-                                              kFirstHead + c / kDim, c % kDim));
+                &cache, device, cache->query_stats() + (i * row_sums + head_dim) * sizeof(uint64_t),
+                kSumHeads * head_dim);
+            for (uint32_t c = 0; c < kSumHeads * head_dim; ++c)
+                assert_int_equal(found[c], expected_sum(of_queries, head_dim, 2 + i * per,
+                                                        end < kTokens ? end : kTokens,
+                                                        kFirstHead + c / head_dim, c % head_dim));
         }
     }
 }
@@ -136,15 +161,20 @@ void add_on_host(std::vector<uint64_t> *numbers, uint32_t target, uint32_t sourc
 }  // namespace
 
 void check_query_sums(const Device &device) {
-    const std::vector<float> q = make_queries();
     Random random(5);
-    std::vector<float> scales, inverses;
-    for (uint32_t i = 0; i < kHeads * kDim; ++i) {
-        scales.push_back(0.01f + 2.0f * random_share(&random));
-        inverses.push_back(1.0f / scales.back());
+    for (const uint32_t head_dim : {48u, 128u}) {
+        SumLayer scaled = {head_dim, {}, {}, 0};
+        for (uint32_t i = 0; i < kHeads * head_dim; ++i) {
+            scaled.scales.push_back(0.01f + 2.0f * random_share(&random));
+            scaled.inverses.push_back(1.0f / scaled.scales.back());
+        }
+        SumLayer rotated = scaled;
+        rotated.rotation = rotation_channels(head_dim);
+        check_runs({head_dim, {}, {}, 0}, device);
+        check_runs({head_dim, {}, {}, rotated.rotation}, device);
+        check_runs(scaled, device);
+        check_runs(rotated, device);
     }
-    check_runs(q, {}, {}, device);
-    check_runs(q, scales, inverses, device);
 }
 
 void check_sum_items(const Device &device) {
@@ -166,7 +196,8 @@ void check_sum_items(const Device &device) {
     };
     for (uint32_t i = 0; i < kChain; ++i)
         steps.push_back({24, 25, 3, 16, i ? uint32_t{kStatFollows} : 0u});
-    OpenCache cache(device, sum_formats(), {0, 2, 1, 1, kNoFormat}, sum_layer({}, {}), 1);
+    OpenCache cache(device, sum_formats(48), {0, 2, 1, 1, kNoFormat},
+                    SumLayer{48, {}, {}, 0}.view(), 1);
     Random random(7);
     std::vector<uint64_t> numbers;
     for (uint32_t i = 0; i < kRows * kWide; ++i)

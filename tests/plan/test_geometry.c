@@ -210,6 +210,8 @@ static void rules_are_the_kv_layers(void **state) {
         expect_failure(lk_plan_set_key_centers(plan, l, 0, numbers), LK_E_ARGUMENT, part);
         expect_failure(lk_plan_set_key_scales(plan, l, 0, numbers), LK_E_ARGUMENT, part);
         expect_failure(lk_plan_set_metadata(plan, l, LK_METADATA_F8), LK_E_ARGUMENT, part);
+        expect_failure(lk_plan_set_key_rotation(plan, l, LK_ROTATION_HADAMARD), LK_E_ARGUMENT,
+                       part);
         expect_failure(lk_plan_set_ladder(plan, l, rungs, 2, 8), LK_E_ARGUMENT, part);
         expect_failure(lk_plan_set_shrink_order(plan, l, 1), LK_E_ARGUMENT, part);
         expect_failure(lk_plan_set_layer_budget(plan, l, 1), LK_E_ARGUMENT, part);
@@ -222,6 +224,7 @@ static void rules_are_the_kv_layers(void **state) {
     assert_int_equal(lk_plan_set_value(plan, 0, LK_ALL, &value), LK_OK);
     assert_int_equal(lk_plan_set_key_centers(plan, 0, 0, numbers), LK_OK);
     assert_int_equal(lk_plan_set_key_scales(plan, 0, 1, numbers), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(plan, 0, LK_ROTATION_HADAMARD), LK_OK);
     assert_int_equal(lk_plan_set_ladder(plan, 0, rungs, 2, 8), LK_OK);
     assert_int_equal(lk_plan_set_shrink_order(plan, LK_ALL, 7), LK_OK);
     assert_int_equal(lk_plan_set_layer_budget(plan, 0, 1u << 20), LK_OK);
@@ -237,6 +240,9 @@ static void rules_are_the_kv_layers(void **state) {
         assert_memory_equal(found, numbers, sizeof numbers);
         assert_int_equal(lk_plan_get_key_scales(plan, l, 1, &found), LK_OK);
         assert_memory_equal(found, numbers, sizeof numbers);
+        lk_rotation rotation;
+        assert_int_equal(lk_plan_get_key_rotation(plan, l, &rotation), LK_OK);
+        assert_int_equal(rotation, LK_ROTATION_HADAMARD);
         assert_int_equal(lk_plan_get_ladder(plan, l, NULL, &n_rungs, &rung, &order), LK_OK);
         assert_true(n_rungs == 2 && rung == 8 && order == 7);
         assert_int_equal(lk_plan_get_layer_budget(plan, l, &budget_bytes), LK_OK);

@@ -53,6 +53,8 @@ static lk_plan *rich_plan(struct model *m) {
     assert_int_equal(lk_plan_set_ladder(plan, 5, rungs, 3, 8), LK_OK);
     assert_int_equal(lk_plan_set_layer_budget(plan, 5, 12345678901), LK_OK);
     assert_int_equal(lk_plan_set_metadata(plan, 3, LK_METADATA_F8), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(plan, 3, LK_ROTATION_HADAMARD), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(plan, 5, LK_ROTATION_HADAMARD), LK_OK);
     assert_int_equal(lk_plan_set_pages(plan, 64), LK_OK);
     assert_int_equal(lk_plan_set_recent(plan, 48, 200), LK_OK);
     assert_int_equal(lk_plan_set_name(plan, "a \"rich\" plan\\ \xc3\xbc"), LK_OK);
@@ -253,6 +255,10 @@ static const struct change changes[] = {
      "/layers/0/count is 4"},
     {"\"metadata\": \"f16\"", "\"metadata\": \"f32\"", LK_E_CORRUPT,
      "/layers/0/metadata is \"f32\", must be \"f16\" or \"f8\""},
+    {"\"metadata\": \"f16\"", "\"key_rotation\": \"qr\"", LK_E_CORRUPT,
+     "/layers/0/key_rotation is \"qr\", must be \"none\" or \"hadamard\""},
+    {"\"metadata\": \"f16\"", "\"key_rotation\": 1", LK_E_CORRUPT,
+     "/layers/0/key_rotation is of type number"},
     {"\"metadata\": \"f16\"", "\"metadata\": \"f16\", \"rung\": 4", LK_E_CORRUPT,
      "/layers/0/rung is 4"},
     {"\"metadata\": \"f16\"", "\"ladder\": [8, 9], \"rung\": 8", LK_E_CORRUPT,

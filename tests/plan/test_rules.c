@@ -1,5 +1,5 @@
-/* Rules, centers, key scales and ladders: what is read back, the widths that follow, every
- * documented error.
+/* Rules, centers, key scales, rotations and ladders: what is read back, the widths that follow,
+ * every documented error.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -183,6 +183,62 @@ static void scales_are_kept_beside_centers(void **state) {
     expect_failure(lk_plan_get_key_scales(plan, 0, 0, NULL), LK_E_ARGUMENT, "scales is NULL");
     expect_failure(lk_plan_set_key_scales(NULL, 0, 0, scales), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_get_key_scales(NULL, 0, 0, &found), LK_E_ARGUMENT, "plan is NULL");
+    lk_plan_destroy(&plan);
+}
+
+static lk_rotation rotation_of(const lk_plan *plan, uint32_t layer) {
+    lk_rotation rotation = 7;
+    assert_int_equal(lk_plan_get_key_rotation(plan, layer, &rotation), LK_OK);
+    return rotation;
+}
+
+static void rotations_are_a_layer_s(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 3, 4, 2, 64);
+    m.layers[2].head_dim = 80;
+    lk_plan *plan = make_plan("kivi2", &m);
+    char *before = write_json(plan);
+    assert_null(strstr(before, "rotation"));
+    const lk_plan_size size = plan_size(plan, 5000, 2, 100);
+    assert_int_equal(rotation_of(plan, 1), LK_ROTATION_NONE);
+    assert_int_equal(lk_plan_set_key_rotation(plan, 1, LK_ROTATION_HADAMARD), LK_OK);
+    assert_int_equal(rotation_of(plan, 0), LK_ROTATION_NONE);
+    assert_int_equal(rotation_of(plan, 1), LK_ROTATION_HADAMARD);
+    lk_key_rule rule = key_rule(2);
+    rule.axis = LK_AXIS_TOKEN;
+    assert_int_equal(lk_plan_set_key(plan, 1, LK_ALL, &rule), LK_OK);
+    assert_int_equal(rotation_of(plan, 1), LK_ROTATION_HADAMARD);
+    lk_plan *copy = NULL;
+    assert_int_equal(lk_plan_copy(plan, &copy), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(plan, 1, LK_ROTATION_NONE), LK_OK);
+    assert_int_equal(rotation_of(plan, 1), LK_ROTATION_NONE);
+    assert_int_equal(rotation_of(copy, 1), LK_ROTATION_HADAMARD);
+    assert_int_equal(lk_plan_validate(copy, &m.geometry), LK_OK);
+    lk_plan_destroy(&copy);
+    rule = key_rule(2);
+    assert_int_equal(lk_plan_set_key(plan, 1, LK_ALL, &rule), LK_OK);
+    /* Any head dims at once, keys that stay at 16 bits too; bytes are as before. */
+    assert_int_equal(lk_plan_set_key_rotation(plan, LK_ALL, LK_ROTATION_HADAMARD), LK_OK);
+    for (uint32_t l = 0; l < 3; ++l)
+        assert_int_equal(rotation_of(plan, l), LK_ROTATION_HADAMARD);
+    const lk_plan_size rotated = plan_size(plan, 5000, 2, 100);
+    assert_memory_equal(&size, &rotated, sizeof size);
+    rule.bits = 16;
+    assert_int_equal(lk_plan_set_key(plan, 0, LK_ALL, &rule), LK_OK);
+    assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
+
+    expect_failure(lk_plan_set_key_rotation(plan, 0, 2), LK_E_ARGUMENT,
+                   "rotation is 2, must be 0 (none) or 1 (Hadamard)");
+    expect_failure(lk_plan_set_key_rotation(plan, 3, 0), LK_E_NOT_FOUND, "layer is 3");
+    expect_failure(lk_plan_set_key_rotation(NULL, 0, 0), LK_E_ARGUMENT, "plan is NULL");
+    lk_rotation found;
+    expect_failure(lk_plan_get_key_rotation(plan, 3, &found), LK_E_NOT_FOUND, "layer is 3");
+    expect_failure(lk_plan_get_key_rotation(plan, LK_ALL, &found), LK_E_NOT_FOUND, "layer is");
+    expect_failure(lk_plan_get_key_rotation(plan, 0, NULL), LK_E_ARGUMENT, "rotation is NULL");
+    expect_failure(lk_plan_get_key_rotation(NULL, 0, &found), LK_E_ARGUMENT, "plan is NULL");
+    assert_int_equal(rotation_of(plan, 0), LK_ROTATION_HADAMARD);
+    free(before);
     lk_plan_destroy(&plan);
 }
 
@@ -412,6 +468,7 @@ int main(void) {
         cmocka_unit_test(rules_are_read_back),
         cmocka_unit_test(centers_are_kept_beside_rules),
         cmocka_unit_test(scales_are_kept_beside_centers),
+        cmocka_unit_test(rotations_are_a_layer_s),
         cmocka_unit_test(bad_rules_are_refused),
         cmocka_unit_test(widths_follow_rung_and_class),
         cmocka_unit_test(ladders_are_checked),

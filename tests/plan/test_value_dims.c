@@ -113,6 +113,15 @@ static void latent_layers_have_no_rule_for_values(void **state) {
                    "scales are for the keys of layer 1, a latent one");
     assert_int_equal(lk_plan_set_key_centers(plan, 0, 0, NULL), LK_OK);
     assert_int_equal(lk_plan_set_key_centers(plan, 2, 0, numbers), LK_OK);
+    for (uint32_t i = 0; i < 2; ++i) {
+        expect_failure(lk_plan_set_key_rotation(plan, i ? LK_ALL : 1, LK_ROTATION_HADAMARD),
+                       LK_E_ARGUMENT, "a latent one: its values are channels of its keys");
+        lk_rotation rotation;
+        assert_int_equal(lk_plan_get_key_rotation(plan, 2, &rotation), LK_OK);
+        assert_int_equal(rotation, LK_ROTATION_NONE);
+    }
+    assert_int_equal(lk_plan_set_key_rotation(plan, LK_ALL, LK_ROTATION_NONE), LK_OK);
+    assert_int_equal(lk_plan_set_key_rotation(plan, 2, LK_ROTATION_HADAMARD), LK_OK);
     assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
     value.group = 192;
     assert_int_equal(lk_plan_set_value(plan, 2, 0, &value), LK_OK);
@@ -168,6 +177,8 @@ static void json_has_dims(void **state) {
                     "/layers/0/heads/0/value is there, must not be in a latent layer");
     expect_bad_json(text, "\"group\": 0}}]},", "\"group\": 0, \"centers\": [0]}}]},", LK_E_CORRUPT,
                     "/layers/0/heads/0/key/centers is there, must not be in a latent layer");
+    expect_bad_json(text, "\"metadata\"", "\"key_rotation\": \"hadamard\", \"metadata\"",
+                    LK_E_CORRUPT, "/layers/0/key_rotation is there, must not be in a latent layer");
     expect_bad_json(text, "{\"count\": 2, \"metadata\"", "{\"count\": 3, \"metadata\"",
                     LK_E_CORRUPT, "/layers/0/heads is for layers of head_dim 576 and 192");
     free(text);

@@ -50,7 +50,9 @@ class Plan:
                  for head in own['heads'] for _ in range(head.get('count', 1))]
         self.entries = [(l, h, layer) for l, layer in enumerate(layers) if 'kv_layer' not in layer
                         for h in range(layer['kv_heads'])]
-        self.centers = [head['key'].get('centers') for head in heads]
+        self.keys = [head['key'] for head in heads]
+        self.rotations = [own.get('key_rotation') == 'hadamard' for layer, own in zip(layers, rules)
+                          if 'kv_layer' not in layer for _ in range(layer['kv_heads'])]
         chunks = self.json.get('chunks')
         self.chunk = chunks['tokens'] if chunks else 0
         self.reorders = bool(chunks and chunks['reorder'])
@@ -286,6 +288,31 @@ def expected(kind, layer, head, positions, head_dim):
                      for t in positions], np.float32)
 
 
+def rotated(x):
+    """Blocks of channels times Hadamard's matrix: FORMAT.md, 9.1. x is FP32."""
+    n = x.shape[-1] & -x.shape[-1]
+    blocks = x.reshape(-1, n)
+    h = 1
+    while h < n:
+        pairs = blocks.reshape(-1, n // (2 * h), 2, h)
+        a, b = pairs[:, :, 0], pairs[:, :, 1]
+        blocks = np.stack([a + b, a - b], 2).reshape(-1, n)
+        h *= 2
+    return (blocks * np.float32(n ** -0.5)).reshape(x.shape)
+
+
+def changed(x, key, rotation, is_query):
+    """Keys before they are rounded, or queries before their sums."""
+    if not is_query and 'centers' in key:
+        x = x - np.array(key['centers'], np.float32)
+    if rotation:
+        x = np.clip(x, np.float32(-2 ** 31), np.float32(2 ** 31))
+    if 'scales' in key:
+        scales = np.array(key['scales'], np.float32)
+        x = x * (scales if is_query else np.float32(1) / scales)
+    return rotated(x) if rotation else x
+
+
 def bound(page):
     """How far the values of a page may be from what was packed, by channel."""
     if page.shape.is_raw:
@@ -298,15 +325,15 @@ def bound(page):
 def wrong_values(snapshot):
     """Sentences of keys and values that are not those that were appended."""
     for block in snapshot.blocks:
-        for (layer, head, geometry), centers, pages in zip(snapshot.plan.entries, snapshot.plan.centers,
-                                                           block.pages):
+        for (layer, head, geometry), key, rotation, pages in zip(snapshot.plan.entries, snapshot.plan.keys,
+                                                                 snapshot.plan.rotations, block.pages):
             for side, page in enumerate(pages):
                 if page is None:
                     continue
                 dims = geometry['head_dim'], geometry.get('value_dim', geometry['head_dim'])
                 wanted = expected(side, layer, head, block.positions, dims[side])
-                if not side and centers:
-                    wanted = wanted - np.array(centers, np.float32)
+                if not side:
+                    wanted = changed(wanted, key, rotation, False)
                 wanted = wanted.astype(np.float16).astype(np.float64)
                 got = page.by_channel(page.values)[:block.n_tokens]
                 wrong = np.abs(got - wanted) > bound(page)[:block.n_tokens]
@@ -318,16 +345,17 @@ def wrong_values(snapshot):
 
 def wrong_sums(snapshot):
     """Sums of |Q| over all of a sequence's tokens."""
-    ranked = [entry for entry, head in zip(snapshot.plan.entries, heads_of(snapshot.plan.json))
-              if head['key'].get('boost', {}).get('score') == 'query-range']
+    ranked = [entry for entry in zip(snapshot.plan.entries, snapshot.plan.keys, snapshot.plan.rotations)
+              if entry[1].get('boost', {}).get('score') == 'query-range']
     for sequence in snapshot.sequences:
         total = sequence.base + sum((s for _, _, s in sequence.sums), np.zeros_like(sequence.base))
         wanted = []
-        for layer, head, geometry in ranked:
+        for (layer, head, geometry), key, rotation in ranked:
             group = geometry['query_heads'] // geometry['kv_heads']
-            wanted += list(sum(np.abs(expected(2, layer, head * group + g, range(sequence.n_tokens),
-                                               geometry['head_dim'])).sum(0, np.float64)
-                               for g in range(group)) * 2 ** 24)
+            queries = [expected(2, layer, head * group + g, range(sequence.n_tokens), geometry['head_dim'])
+                       for g in range(group)]
+            wanted += list(sum(np.abs(changed(q, key, rotation, True).astype(np.float16)).sum(0, np.float64)
+                               for q in queries) * 2 ** 24)
         if len(wanted) != len(total) or (np.array(wanted) != total).any():
             yield f'sequence {sequence.id}: sums of queries'
 
@@ -339,11 +367,6 @@ def wrong_states(snapshot):
                           for s, size in enumerate(snapshot.state_bytes))
         if states != wanted:
             yield f'version {number} after {n_tokens} tokens'
-
-
-def heads_of(plan):
-    return [head for layer in plan['layers'] for _ in range(layer.get('count', 1))
-            for head in layer['heads'] for _ in range(head.get('count', 1))]
 
 
 def undetected(data):

@@ -149,6 +149,9 @@ void Machine::choose_rules() {
         choose_ladder(l);
         require(lk_plan_set_metadata(
                     plan_, l, choices_.one_in(3) ? LK_METADATA_F8 : LK_METADATA_F16) == LK_OK);
+        const lk_rotation rotation = choices_.one_in(3) ? LK_ROTATION_HADAMARD : LK_ROTATION_NONE;
+        require(lk_plan_set_key_rotation(plan_, l, rotation) ==
+                (rotation && lk::is_latent(layers_[l]) ? LK_E_ARGUMENT : LK_OK));
         for (uint32_t h = 0; h < layers_[l].n_kv_heads; ++h) {
             lk_key_rule key;
             std::vector<uint8_t> classes;

@@ -6,6 +6,7 @@
 
 #include "format/codec.h"
 #include "format/fp16.h"
+#include "format/rotation.h"
 
 namespace stateful {
 
@@ -14,6 +15,22 @@ namespace {
 uint16_t rounded(float x) {
     bool saturated = false;
     return lk::float_to_half(x, &saturated);
+}
+
+// Blocks of n numbers, 0 = none, times Hadamard's matrix, stage by stage as docs/FORMAT.md has it.
+template <class Number>
+void rotate(uint32_t n, std::vector<Number> *numbers) {
+    for (uint32_t h = 1; h < n; h *= 2)
+        for (size_t i = 0; i < numbers->size(); ++i) {
+            if (i & h)
+                continue;
+            const Number a = (*numbers)[i], b = (*numbers)[i + h];
+            (*numbers)[i] = a + b;
+            (*numbers)[i + h] = a - b;
+        }
+    const auto root = static_cast<float>(1 / std::sqrt(static_cast<double>(n)));
+    for (size_t i = 0; n && i < numbers->size(); ++i)
+        (*numbers)[i] *= static_cast<Number>(root);
 }
 
 std::vector<uint16_t> bits_of(const std::vector<Token> &tokens, bool is_value, uint64_t first,
@@ -97,6 +114,8 @@ Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
             entry.head = h;
             entry.centers = plan.key_centers(l, h);
             entry.scales = plan.key_scales(l, h);
+            const uint32_t head_dim = plan.layers[l].geometry.head_dim;
+            entry.rotation = plan.layers[l].key_rotation ? lk::rotation_channels(head_dim) : 0;
             entries_.push_back(entry);
         }
     }
@@ -163,9 +182,15 @@ Token Model::token(uint32_t entry, const float *key, const float *value) const {
     const Entry &own = entries_[entry];
     Token made;
     made.query_sum.assign(n, 0);
+    std::vector<float> changed;
     for (uint32_t c = 0; c < n; ++c) {
         const float centered = own.centers ? key[c] - own.centers[c] : key[c];
-        made.key_bits.push_back(rounded(own.scales ? centered * (1.0f / own.scales[c]) : centered));
+        const float cut = own.rotation ? lk::cut_for_rotation(centered) : centered;
+        changed.push_back(own.scales ? cut * (1.0f / own.scales[c]) : cut);
+    }
+    rotate(own.rotation, &changed);
+    for (uint32_t c = 0; c < n; ++c) {
+        made.key_bits.push_back(rounded(changed[c]));
         made.key.push_back(lk::half_to_float(made.key_bits[c]));
     }
     for (uint32_t c = 0; c < lk::stored_value_dim(layers_[own.layer]); ++c) {
@@ -185,14 +210,20 @@ bool is_spoiled(const float *query, uint32_t head_dim) {
 
 void Model::add_queries(uint32_t entry, const float *queries, Token *token) const {
     const lk_layer &layer = layers_[entries_[entry].layer];
-    const float *scales = entries_[entry].scales;
+    const Entry &own = entries_[entry];
     const uint32_t n = layer.head_dim;
-    for (uint32_t g = 0; g < layer.n_query_heads / layer.n_kv_heads; ++g)
+    for (uint32_t g = 0; g < layer.n_query_heads / layer.n_kv_heads; ++g) {
+        std::vector<float> changed(queries + size_t{g} * n, queries + (size_t{g} + 1) * n);
         for (uint32_t c = 0; c < n; ++c) {
-            const float scaled = scales ? queries[g * n + c] * scales[c] : queries[g * n + c];
-            const float q = std::fabs(lk::half_to_float(rounded(scaled)));
+            changed[c] = own.rotation ? lk::cut_for_rotation(changed[c]) : changed[c];
+            changed[c] *= own.scales ? own.scales[c] : 1;
+        }
+        rotate(own.rotation, &changed);
+        for (uint32_t c = 0; c < n; ++c) {
+            const float q = std::fabs(lk::half_to_float(rounded(changed[c])));
             token->query_sum[c] += static_cast<uint64_t>(std::ldexp(double{q}, 24));
         }
+    }
 }
 
 uint64_t Model::page_end(uint64_t page) const {
@@ -316,11 +347,15 @@ double Model::logit(const lk_layer &layer, uint32_t entry, const float *query,
                     const Token &token) const {
     const Entry &own = entries_[entry];
     const uint32_t n = layer.head_dim;
+    std::vector<double> changed;
     double dot = 0;
     for (uint32_t c = 0; c < n; ++c) {
-        const double key = (own.scales ? double{own.scales[c]} : 1) * double{token.key[c]};
-        dot += double{query[c]} * (own.centers ? double{own.centers[c]} + key : key);
+        dot += own.centers ? double{query[c]} * double{own.centers[c]} : 0;
+        changed.push_back(double{query[c]} * (own.scales ? double{own.scales[c]} : 1));
     }
+    rotate(own.rotation, &changed);
+    for (uint32_t c = 0; c < n; ++c)
+        dot += changed[c] * double{token.key[c]};
     const double scale =
         layer.scale != 0 ? double{layer.scale} : 1 / std::sqrt(static_cast<double>(n));
     const double cap = double{layer.soft_cap};

@@ -145,6 +145,7 @@ class Model {
         lk::ValueFormat value;
         const float *centers;  // null without
         const float *scales;   // likewise
+        uint32_t rotation;     // channels of a block of keys, 0 without
     };
     void resolve(Entry *entry) const;
     void pack(Sequence *sequence, uint64_t page) const;

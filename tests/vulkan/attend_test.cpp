@@ -37,6 +37,7 @@ void check_shapes(const std::vector<Case> &cases) {
 void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
 void shared_channels_match_reference(void **) { check_shapes(chanmix_cases()); }
+void rotated_keys_match_reference(void **) { check_shapes(rotated_cases()); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 void spans_match_reference(void **) { check_shapes(span_cases()); }
 void long_steps_match_reference(void **) { check_shapes(every_case(long_cases(), g_full ? 1 : 3)); }
@@ -89,6 +90,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(shared_channels_match_reference),
+        cmocka_unit_test(rotated_keys_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(long_steps_match_reference),

@@ -28,6 +28,7 @@ void check_shapes(const std::vector<Case> &cases, size_t every) {
 void plain_pages_match_reference(void **) { check_shapes(common_cases(), 29); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases(), 11); }
 void shared_channels_match_reference(void **) { check_shapes(chanmix_cases(), 37); }
+void rotated_keys_match_reference(void **) { check_shapes(rotated_cases(), 11); }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases(), 5); }
 
 // Steps of more query columns than decode takes, of any shape of pages and masks, at the head dims
@@ -70,6 +71,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(plain_pages_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(shared_channels_match_reference),
+        cmocka_unit_test(rotated_keys_match_reference),
         cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(prompts_match_reference),
         cmocka_unit_test(long_steps_match_reference),

@@ -547,23 +547,6 @@ func TestSnapshotsGoThroughStreamsAndFiles(t *testing.T) {
 	wants(t, err, IO, "")
 }
 
-func TestKeyCentersLeaveAttentionAsItIs(t *testing.T) {
-	context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
-	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
-	centers := make([]float32, headDim)
-	for i := range centers {
-		centers[i] = 0.25
-	}
-	check(t, plan.SetKeyCenters(All, All, centers))
-	centered := must[*Cache](t)(context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 64 << 20}))
-	defer centered.Close()
-	plain := newCache(t, "fp16")
-	same(t, take(t, must[*Sequence](t)(centered.AddSequence()), 20),
-		take(t, must[*Sequence](t)(plain.AddSequence()), 20), 1e-3)
-	wants(t, plan.SetKeyCenters(All, All, centers[:3]), Argument, "")
-	check(t, plan.SetKeyCenters(All, All, nil))
-}
-
 func TestPagesShrinkForALowerBudget(t *testing.T) {
 	cache := newCache(t, "pm-kvq")
 	sequence := must[*Sequence](t)(cache.AddSequence())

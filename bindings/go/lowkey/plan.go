@@ -10,7 +10,6 @@ import "C"
 
 import (
 	"fmt"
-	"math"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -355,37 +354,6 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	}
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
 		return C.lk_plan_set_value(ptr, C.uint32_t(layer), C.uint32_t(kvHead), &raw)
-	})
-}
-
-// padded is a copy of at least 576 numbers, as many as C may read for the channels; missing numbers
-// are NaNs, which C refuses. padded(nil) is nil.
-func padded(numbers []float32) []float32 {
-	if numbers == nil {
-		return nil
-	}
-	all := append([]float32(nil), numbers...)
-	for len(all) < 576 {
-		all = append(all, float32(math.NaN()))
-	}
-	return all
-}
-
-// SetKeyCenters sets constants that are subtracted from the key channels before they are stored,
-// one for each channel; nil removes them. See lk_plan_set_key_centers.
-func (p *Plan) SetKeyCenters(layer, kvHead uint32, centers []float32) error {
-	padded := padded(centers)
-	return p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_set_key_centers(ptr, C.uint32_t(layer), C.uint32_t(kvHead), firstOf[C.float](padded))
-	})
-}
-
-// SetKeyScales sets divisors of the key channels before they are stored, one for each channel; nil
-// removes them. See lk_plan_set_key_scales.
-func (p *Plan) SetKeyScales(layer, kvHead uint32, scales []float32) error {
-	padded := padded(scales)
-	return p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_set_key_scales(ptr, C.uint32_t(layer), C.uint32_t(kvHead), firstOf[C.float](padded))
 	})
 }
 

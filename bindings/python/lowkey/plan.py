@@ -22,6 +22,7 @@ AXES = {'channel': 1, 'token': 2}
 RANKINGS = {'': 0, 'key': 1, 'query-range': 2}
 ONE_BIT = {'deviation': 1, 'range': 2}
 METADATA = {'f16': 1, 'f8': 2}
+ROTATIONS = {'none': 0, 'hadamard': 1}
 CHUNK_CLASSES = {'none': 0, 'low': 1, 'middle': 2, 'high': 3}
 
 
@@ -160,6 +161,8 @@ class LayerRule:
     rung        the rung at which the layer packs new pages
     order       shrink order: among layers at one rung, the lowest shrinks first
     budget_bytes  of the layer's pages in the whole cache; 0 = the layer has no budget of its own
+    key_rotation  what turns the keys of all KV heads, and queries, before packing: "none" or "hadamard"; logits do
+                  not change
     """
 
     key: KeyRule | tuple[KeyRule, ...] = KeyRule()
@@ -169,6 +172,7 @@ class LayerRule:
     rung: int = 0
     order: int = 0
     budget_bytes: int = 0
+    key_rotation: str = 'none'
 
 
 @dataclass(frozen=True)
@@ -317,6 +321,7 @@ class Plan:
                                         'rules')
                 continue
             plan.set_metadata(rule.metadata, i)
+            plan.set_key_rotation(rule.key_rotation, i)
             for what, heads, put in (('key', rule.key, plan.set_key), ('value', rule.value, plan.set_value)):
                 if what == 'value' and layer.latent:
                     if rule.value != ValueRule() and not isinstance(spec.layers, LayerRule):
@@ -367,7 +372,8 @@ class Plan:
             rule = LayerRule(tuple(_key_of(head['key']) for head in heads),
                              tuple(_value_of(head['value']) for head in heads) if 'value' in heads[0] else ValueRule(),
                              entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())),
-                             entry.get('rung', 0), entry.get('shrink_order', 0), entry.get('budget_bytes', 0))
+                             entry.get('rung', 0), entry.get('shrink_order', 0), entry.get('budget_bytes', 0),
+                             entry.get('key_rotation', 'none'))
             layers += [rule] * entry.get('count', 1)
         return PlanSpec(document['name'], document['page_tokens'], document['sink_tokens'],
                         document['window_tokens'], tuple(layers), self.chunks())
@@ -423,6 +429,16 @@ class Plan:
     def set_metadata(self, metadata: str, layer: int = ALL) -> None:
         """Set the number format of ranges and minima: "f16" or "f8"."""
         self._call(self._lk.lk_plan_set_metadata, layer, number_of(METADATA, metadata, 'metadata'))
+
+    def set_key_rotation(self, rotation: str, layer: int = ALL) -> None:
+        """Set what turns the keys of a layer, and queries, before packing: "none" or "hadamard"."""
+        self._call(self._lk.lk_plan_set_key_rotation, layer, number_of(ROTATIONS, rotation, 'key_rotation'))
+
+    def key_rotation(self, layer: int) -> str:
+        """What turns the keys of a layer. Raises NotFoundError."""
+        raw = ctypes.c_uint32()
+        self._call(self._lk.lk_plan_get_key_rotation, layer, _abi.byref(raw))
+        return {number: name for name, number in ROTATIONS.items()}[raw.value]
 
     def set_pages(self, page_tokens: int) -> None:
         """Set the tokens of a page."""

@@ -28,6 +28,8 @@ SPECS = {
     'chunks': PlanSpec('chunks', chunks=ChunkRule(chunk_tokens=128, low_bits=4, middle_bits=8, alpha=0.5, beta=0.125,
                                                   reorder=False),
                        layers=LayerRule(KeyRule(16), ValueRule(16))),
+    'rotation': PlanSpec('rotation', layers=(LayerRule(KeyRule(2), ValueRule(2), key_rotation='hadamard'),
+                                             LayerRule(KeyRule(2), ValueRule(2)))),
     'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8, order=3)),
     'budgets': PlanSpec('budgets', layers=(LayerRule(KeyRule(8), rungs=(8, 4), rung=8, budget_bytes=1 << 20),
                                            LayerRule(KeyRule(8)))),

@@ -7,6 +7,7 @@
 #include "backend/cpu/element.h"
 #include "backend/cpu/page_view.h"
 #include "base/status.h"
+#include "format/rotation.h"
 
 namespace lk {
 namespace cpu {
@@ -237,6 +238,8 @@ class Call {
         }
         if (const float *scales = head_numbers(layer, layer.key_scales, item.kv_head))
             scale_queries(work, scales, q);
+        if (layer.key_rotation)
+            rotate_blocks(q, work.n_rows * layer.head_dim, layer.key_rotation);
         work.output = item.n_splits > 1 ? scratch_.partials.data() + item.partial : result;
         work.row_max = work.output + static_cast<uint64_t>(work.n_rows) * layer.value_dim;
         work.row_sum = work.row_max + work.n_rows;

@@ -7,6 +7,7 @@
 #include "backend/cpu/element.h"
 #include "base/status.h"
 #include "format/codec.h"
+#include "format/rotation.h"
 
 namespace lk {
 namespace cpu {
@@ -141,11 +142,16 @@ class ChunkScores {
                 continue;
             }
             double start = 0;
+            float values[LK_MAX_HEAD_DIM];
             for (uint32_t c = 0; c < layer.head_dim; ++c) {
                 const float q = load_element(row, args_.q.dtype, c) * factor;
-                scratch.queries[c * kAttentionScoreColumns + i] = scales ? q * scales[c] : q;
+                values[c] = scales ? q * scales[c] : q;
                 start += centers ? double{q} * double{centers[c]} : 0;
             }
+            if (layer.key_rotation)
+                rotate_blocks(values, layer.head_dim, layer.key_rotation);
+            for (uint32_t c = 0; c < layer.head_dim; ++c)
+                scratch.queries[c * kAttentionScoreColumns + i] = values[c];
             scratch.starts[i] = static_cast<float>(start);
         }
     }

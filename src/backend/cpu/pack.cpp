@@ -4,6 +4,7 @@
 #include "backend/cpu/element.h"
 #include "backend/cpu/pack_fast.h"
 #include "format/codec.h"
+#include "format/rotation.h"
 
 namespace lk {
 namespace cpu {
@@ -72,25 +73,34 @@ class RawPage {
     bool is_value_;
 };
 
-// The change of keys before they are rounded; null = none.
-struct RowNumbers {
+// The change of keys before they are rounded; null and 0 = none.
+struct RowChange {
     const float *centers;   // [head_dim] that are subtracted
     const float *inverses;  // [head_dim] that multiply what is left
+    uint32_t rotation;      // channels of a block that is rotated last
 };
 
 // One row of n_channels elements to FP16. Returns whether all were finite.
-bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t n_channels, const RowNumbers &numbers,
+bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t n_channels, const RowChange &change,
                  uint16_t *out, uint64_t *n_saturated) {
+    float values[LK_MAX_HEAD_DIM];
     for (uint32_t c = 0; c < n_channels; ++c) {
         float f = load_element(row, dtype, c);
         if (!float_is_finite(f))
             return false;
-        if (numbers.centers)
-            f -= numbers.centers[c];
-        if (numbers.inverses)
-            f *= numbers.inverses[c];
+        if (change.centers)
+            f -= change.centers[c];
+        if (change.rotation)
+            f = cut_for_rotation(f);
+        if (change.inverses)
+            f *= change.inverses[c];
+        values[c] = f;
+    }
+    if (change.rotation)
+        rotate_blocks(values, n_channels, change.rotation);
+    for (uint32_t c = 0; c < n_channels; ++c) {
         bool saturated = false;
-        out[c] = float_to_half(f, &saturated);
+        out[c] = float_to_half(values[c], &saturated);
         *n_saturated += saturated;
     }
     return true;
@@ -112,15 +122,16 @@ void choose_permutation(const PackItem &item, PageValues source, uint8_t *permut
 void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
     const uint32_t dims[2] = {args.layer.head_dim, args.layer.stored_value_dim()};
     for (uint32_t head = 0; head < args.layer.n_kv_heads; ++head) {
-        const RowNumbers numbers[2] = {{head_numbers(args.layer, args.layer.key_centers, head),
-                                        head_numbers(args.layer, args.layer.key_inverses, head)},
-                                       {nullptr, nullptr}};
+        const RowChange changes[2] = {
+            {head_numbers(args.layer, args.layer.key_centers, head),
+             head_numbers(args.layer, args.layer.key_inverses, head), args.layer.key_rotation},
+            {nullptr, nullptr, 0}};
         const uint64_t row = static_cast<uint64_t>(head) * args.staging.n_tokens + token;
         for (uint32_t is_value = 0; is_value < 2 && dims[is_value]; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
             uint16_t *out = (is_value ? args.staging.v : args.staging.k) + row * dims[is_value];
             if (convert_row(tensor_row(tensor, token, head), tensor.dtype, dims[is_value],
-                            numbers[is_value], out, n_saturated))
+                            changes[is_value], out, n_saturated))
                 continue;
             const uint64_t code = bad_code(token, args.layer.n_kv_heads, head, is_value);
             *bad = code < *bad ? code : *bad;
@@ -227,10 +238,18 @@ void sum_queries(const QueryStatArgs &args, const QueryStatRun &run, uint32_t i,
         for (uint32_t h = 0; h < group_size; ++h) {
             const uint8_t *row = tensor_row(args.q, uint64_t{run.first_token} + first + t,
                                             uint64_t{kv_head} * group_size + h);
+            float values[LK_MAX_HEAD_DIM];
+            for (uint32_t c = 0; c < layer.head_dim; ++c) {
+                float q = load_element(row, args.q.dtype, c);
+                if (layer.key_rotation)
+                    q = cut_for_rotation(q);
+                values[c] = scales ? q * scales[c] : q;
+            }
+            if (layer.key_rotation)
+                rotate_blocks(values, layer.head_dim, layer.key_rotation);
             for (uint32_t c = 0; c < layer.head_dim; ++c) {
                 bool saturated = false;
-                const float q = load_element(row, args.q.dtype, c);
-                const uint32_t half = float_to_half(scales ? q * scales[c] : q, &saturated);
+                const uint32_t half = float_to_half(values[c], &saturated);
                 const uint32_t exponent = (half >> 10) & 0x1Fu;
                 const uint64_t mantissa = half & 0x3FFu;
                 sums[c] += exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;

@@ -6,6 +6,7 @@
 #include "backend/cpu/element.h"
 #include "base/status.h"
 #include "format/codec.h"
+#include "format/rotation.h"
 
 namespace lk {
 namespace cpu {
@@ -176,6 +177,13 @@ void multiply_keys(const AttendCall &args, uint32_t kv_head, uint64_t n, const S
         dot_centers(layer, scratch.query, head_numbers(layer, layer.key_centers, kv_head));
     for (uint64_t t = 0; t < n; ++t)
         scratch.logits[t] = start;
+    if (layer.key_rotation) {
+        // The scales come before the rotation, so they are the query's.
+        for (uint32_t c = 0; scales && c < layer.head_dim; ++c)
+            scratch.query[c] *= static_cast<double>(scales[c]);
+        rotate_blocks(scratch.query, layer.head_dim, layer.key_rotation);
+        scales = nullptr;
+    }
     // Four channels at a time, added one after the other: a logit is loaded and stored for all
     // four.
     const auto scale = [&](uint32_t c) { return scales ? static_cast<double>(scales[c]) : 1.0; };

@@ -37,6 +37,7 @@ struct PlanOptions {
     std::vector<double> shares;  // of chunks, percent
     bool json = false;
     bool explain = false;
+    bool rotates_keys = false;
     std::string png;
     std::string plot;
     std::string save;
@@ -269,6 +270,8 @@ int run_plan(PlanOptions options) {
     llama::CalibratorHandle statistics;
     const llama::PlanHandle plan = make_plan(options, statistics);
     options.cocktail.apply(plan.get());
+    if (options.rotates_keys)
+        llama::check(lk_plan_set_key_rotation(plan.get(), LK_ALL, LK_ROTATION_HADAMARD));
     check_plot(options, plan.get(), statistics.get());
     options.shares = options.cocktail.shares(plan.get());
     // What a PM-KVQ plan takes when its budget is full; until then as much as there is.
@@ -330,8 +333,15 @@ void add_common(CLI::App &command, PlanOptions &options) {
 
 using Options = std::vector<CLI::Option *>;
 
+// For plans whose widths follow no statistics: these are of channels that are not rotated.
+CLI::Option *add_rotation(CLI::App &command, PlanOptions &options) {
+    return command.add_flag("--rotate-keys", options.rotates_keys,
+                            "rotate the keys of all layers before packing (Hadamard)");
+}
+
 void add_file(CLI::App &command, PlanOptions &options) {
     command.add_option("file", options.plan, "a plan's JSON file; it carries its own geometry");
+    add_rotation(command, options);
     add_common(command, options);
     options.cocktail.add_to(command);
     command.add_option("--plot", options.plot,
@@ -340,6 +350,7 @@ void add_file(CLI::App &command, PlanOptions &options) {
 
 void add_preset(CLI::App &command, PlanOptions &options) {
     options.geometry.add_to(command);
+    add_rotation(command, options);
     add_common(command, options);
 }
 
@@ -372,6 +383,7 @@ void add_pmkvq(CLI::App &command, PlanOptions &options) {
         option->needs(stats);
     for (CLI::Option *option : options.geometry.add_to(command))
         option->excludes(stats);
+    add_rotation(command, options)->excludes(stats);
     add_common(command, options);
 }
 
@@ -393,6 +405,7 @@ void add_default(CLI::App &command, PlanOptions &options) {
     add_bits(command, options);
     for (CLI::Option *option : options.geometry.add_to(command))
         option->excludes(stats);
+    add_rotation(command, options)->excludes(stats);
     add_common(command, options);
 }
 

@@ -85,6 +85,12 @@ std::string channel_words(const lk_plan *plan, std::uint32_t layer, std::uint32_
     return words;
 }
 
+std::string rotation_words(const lk_plan *plan, std::uint32_t layer) {
+    lk_rotation rotation = LK_ROTATION_NONE;
+    llama::check(lk_plan_get_key_rotation(plan, layer, &rotation));
+    return rotation == LK_ROTATION_NONE ? "" : ", rotated";
+}
+
 // Heads of one layer as "heads 0..7 WORDS" lines, at its rung.
 std::vector<std::string> rung_lines(const lk_plan *plan, const PlanShape &shape,
                                     std::uint32_t layer) {
@@ -97,6 +103,7 @@ std::vector<std::string> rung_lines(const lk_plan *plan, const PlanShape &shape,
                             std::to_string(n_channels - 1) + " of the keys");
             continue;
         }
+        const std::string rotation = is_value ? "" : rotation_words(plan, layer);
         for (std::uint32_t first = 0; first < n_heads;) {
             const std::string words = describe_head(plan, layer, first, is_value, n_channels);
             std::uint32_t last = first;
@@ -105,7 +112,7 @@ std::vector<std::string> rung_lines(const lk_plan *plan, const PlanShape &shape,
                 ++last;
             }
             lines.push_back(std::string("KV heads ") + range_words(first, last) +
-                            (is_value ? "  values  " : "  keys    ") + words);
+                            (is_value ? "  values  " : "  keys    ") + words + rotation);
             first = last + 1;
         }
     }

@@ -3,6 +3,7 @@
 
 #include "core/pages/formats.h"
 #include "format/fp16.h"
+#include "format/rotation.h"
 
 namespace lk {
 
@@ -113,6 +114,8 @@ lk_status copy_key_parameters(const Plan &plan, Formats *formats) {
         return fail(LK_E_NOMEM, "no memory for %llu centers and scales of keys", ull{n});
     for (uint32_t l = 0; l < n_layers; ++l) {
         LayerView &view = formats->layers[l].view;
+        if (plan.layers[l].key_rotation)
+            view.key_rotation = rotation_channels(view.head_dim);
         if (!formats->layers[l].owns_kv) {
             const LayerView &read = formats->layers[formats->layers[l].kv_layer].view;
             view.key_centers = read.key_centers;

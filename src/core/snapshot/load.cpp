@@ -45,6 +45,7 @@ class Loader {
   private:
     lk_status check_model() const;
     lk_status check_plan() const;
+    lk_status check_rotations(const Plan &from) const;
     lk_status fail_plan(const Array<uint8_t> &own) const;
     lk_status check_states() const;
     lk_status check_capacity(const SnapshotTarget &target) const;
@@ -137,11 +138,25 @@ lk_status Loader::check_plan() const {
                 ull{header.geometry_hash}, ull{own_geometry});
 }
 
+// Pages of keys in another basis mean nothing to the cache's queries.
+lk_status Loader::check_rotations(const Plan &from) const {
+    const Plan &own = cache_.plan.model;
+    for (uint32_t l = 0; l < own.layers.size() && l < from.layers.size(); ++l)
+        if (from.layers[l].key_rotation != own.layers[l].key_rotation)
+            return fail(LK_E_MISMATCH,
+                        "keys of layer %u are %srotated in the snapshot (plan %s) and %srotated in "
+                        "the cache (plan %s)",
+                        l, from.layers[l].key_rotation ? "" : "not ", from.name,
+                        own.layers[l].key_rotation ? "" : "not ", own.name);
+    return LK_OK;
+}
+
 // The other plan's name is shown, and so it is parsed.
 lk_status Loader::fail_plan(const Array<uint8_t> &own) const {
     Plan from(cache_.context->allocator);
     LK_TRY(parse_plan_text(reader_.plan_text(), &from));
     LK_TRY(check_header_plan(reader_.header(), from));
+    LK_TRY(check_rotations(from));
     const Array<uint8_t> &theirs = reader_.plan_text();
     size_t at = 0;
     while (at < own.size() && at < theirs.size() && own[at] == theirs[at])

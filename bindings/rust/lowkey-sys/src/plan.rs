@@ -46,6 +46,8 @@ constants!(lk_chunk_class: LK_CHUNK_NONE = 0, LK_CHUNK_LOW = 1, LK_CHUNK_MIDDLE 
            LK_CHUNK_HIGH = 3);
 pub type lk_metadata = u32;
 constants!(lk_metadata: LK_METADATA_F16 = 1, LK_METADATA_F8 = 2);
+pub type lk_rotation = u32;
+constants!(lk_rotation: LK_ROTATION_NONE = 0, LK_ROTATION_HADAMARD = 1);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -262,6 +264,16 @@ extern "C" {
         layer: u32,
         kv_head: u32,
         scales: *mut *const f32,
+    ) -> lk_status;
+    pub fn lk_plan_set_key_rotation(
+        plan: *mut lk_plan,
+        layer: u32,
+        rotation: lk_rotation,
+    ) -> lk_status;
+    pub fn lk_plan_get_key_rotation(
+        plan: *const lk_plan,
+        layer: u32,
+        rotation: *mut lk_rotation,
     ) -> lk_status;
     pub fn lk_plan_set_shrink_order(plan: *mut lk_plan, layer: u32, order: u32) -> lk_status;
     pub fn lk_plan_set_layer_budget(plan: *mut lk_plan, layer: u32, budget_bytes: u64)

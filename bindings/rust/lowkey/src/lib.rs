@@ -54,8 +54,8 @@ pub use merge::merge;
 pub use plan::{Plan, PlanSize};
 pub use pressure::{Pressure, PressureAction};
 pub use rules::{
-    Axis, Boost, ChunkClass, ChunkMix, ChunkRule, KeyRule, Metadata, OneBit, Ranking, ValueRule,
-    Which,
+    Axis, Boost, ChunkClass, ChunkMix, ChunkRule, KeyRule, Metadata, OneBit, Ranking, Rotation,
+    ValueRule, Which,
 };
 pub use snapshot::SnapshotOptions;
 pub use state::{StateMemory, StateOptions};

@@ -2,7 +2,7 @@
 use crate::error::{check, initial, static_text, Error, Result};
 use crate::geometry::Geometry;
 use crate::rules::{
-    Axis, ChunkClass, ChunkMix, ChunkRule, KeyRule, Metadata, Ranking, ValueRule, Which,
+    Axis, ChunkClass, ChunkMix, ChunkRule, KeyRule, Metadata, Ranking, Rotation, ValueRule, Which,
 };
 use lowkey_sys as sys;
 use std::ffi::CString;
@@ -217,6 +217,22 @@ impl Plan {
         let raw = padded.as_ref().map_or(ptr::null(), |numbers| numbers.as_ptr());
         unsafe { check(sys::lk_plan_set_key_scales(self.raw, layer.raw(), kv_head.raw(), raw))? };
         Ok(self)
+    }
+
+    /// The rotation of a layer's keys, one for all KV heads. See `lk_plan_set_key_rotation`.
+    pub fn set_key_rotation(&mut self, layer: Which, rotation: Rotation) -> Result<&mut Self> {
+        let raw = match rotation {
+            Rotation::None => sys::LK_ROTATION_NONE,
+            Rotation::Hadamard => sys::LK_ROTATION_HADAMARD,
+        };
+        unsafe { check(sys::lk_plan_set_key_rotation(self.raw, layer.raw(), raw))? };
+        Ok(self)
+    }
+
+    pub fn key_rotation(&self, layer: u32) -> Result<Rotation> {
+        let mut raw = sys::LK_ROTATION_NONE;
+        unsafe { check(sys::lk_plan_get_key_rotation(self.raw, layer, &mut raw))? };
+        Ok(if raw == sys::LK_ROTATION_HADAMARD { Rotation::Hadamard } else { Rotation::None })
     }
 
     /// Classes of a context's chunks; None = no chunks.

@@ -101,6 +101,13 @@ pub enum Metadata {
     F8,
 }
 
+/// What turns the keys of a layer, and queries, before packing; see `lk_rotation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rotation {
+    None,
+    Hadamard,
+}
+
 /// The class of a chunk: how relevant it is, and so at which width it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChunkClass {

@@ -109,7 +109,7 @@ fn capabilities_answer_before_anything_is_made() {
 }
 
 #[test]
-fn key_centers_leave_attention_as_it_is() {
+fn changed_keys_leave_attention_as_it_is() {
     let mut rig = Rig::new("fp16");
     let plain = {
         let cache = rig.cache();
@@ -117,6 +117,9 @@ fn key_centers_leave_attention_as_it_is() {
         step(&cache, &sequence, 0..20).unwrap()
     };
     rig.plan.set_key_centers(Which::All, Which::All, Some(&[0.25; HEAD_DIM])).unwrap();
+    rig.plan.set_key_rotation(Which::All, Rotation::Hadamard).unwrap();
+    assert_eq!(rig.plan.key_rotation(0).unwrap(), Rotation::Hadamard);
+    assert!(rig.plan.key_rotation(9).is_err());
     let cache = rig.cache();
     let sequence = cache.add_sequence().unwrap();
     let centered = step(&cache, &sequence, 0..20).unwrap();
