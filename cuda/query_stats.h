@@ -29,6 +29,7 @@ struct QueryStatsLaunch {
     uint32_t tokens_per_sum;
     uint32_t first_head;
     uint32_t n_heads;
+    uint32_t key_rotation;  // channels of a block that is rotated, or 0
 };
 cudaError_t launch_query_stats(const QueryStatsLaunch &args, cudaStream_t stream);
 

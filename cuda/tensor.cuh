@@ -33,6 +33,11 @@ __device__ __forceinline__ bool is_beyond_limit(const LayerArg &layer, float q) 
 }
 constexpr uint32_t kNanBits = 0x7FC00000u;
 
+// 1 / power, of a power of two from 2^-126 to 2^126.
+__device__ __forceinline__ float inverse_power(float power) {
+    return __uint_as_float((254u << 23) - __float_as_uint(power));
+}
+
 __device__ __forceinline__ void store_element(const TensorArg &tensor, int64_t offset,
                                               float value) {
     if (tensor.dtype == kF32)

@@ -63,7 +63,7 @@ struct LayerArg {
     float query_limit;   // a query with a larger element, an infinity or a NaN has NaN for its rows
     uint32_t value_dim;  // of values and outputs
     uint32_t is_latent;  // values are the first value_dim channels of the keys
-    uint32_t reserved;
+    uint32_t key_rotation;  // channels of a block that is rotated, or 0
 };
 
 // Channels of stored keys or values: a latent layer stores no values.

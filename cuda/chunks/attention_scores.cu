@@ -11,6 +11,7 @@
 #include "cuda/fragment.cuh"
 #include "cuda/launch.h"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/rotate.cuh"
 #include "cuda/tensor.cuh"
 
 namespace lk {
@@ -94,24 +95,28 @@ __device__ void load_column(const AttentionScoresArgs &args, const WorkTile &wor
     const int64_t row =
         row_offset(args.q, args.first_query + at / group, work_tile.kv_head * group + at % group);
     const HeadParameters parameters = head_parameters(layer, work_tile.kv_head);
-    const auto load = [&](uint32_t channel) {
-        const float q = load_element(args.q, row + channel);
-        return parameters.scales ? q * parameters.scales[channel] : q;
-    };
+    __shared__ float rows[kPartialWarps][LK_MAX_HEAD_DIM];
+    float *q = rows[threadIdx.x / kWarp];
     float most = 0;
     float offset = 0;
     bool is_beyond = false;
     for (uint32_t c = lane; c < layer.head_dim; c += kWarp) {
-        most = fmaxf(most, fabsf(load(c)));
-        is_beyond |= is_beyond_limit(layer, load_element(args.q, row + c));
-        offset += parameters.centers ? load_element(args.q, row + c) * parameters.centers[c] : 0;
+        const float element = load_element(args.q, row + c);
+        is_beyond |= is_beyond_limit(layer, element);
+        offset += parameters.centers ? element * parameters.centers[c] : 0;
+        q[c] = parameters.scales ? element * parameters.scales[c] : element;
     }
+    if (layer.key_rotation)
+        rotate_row(layer.key_rotation, layer.head_dim, q);
+    for (uint32_t c = lane; c < layer.head_dim; c += kWarp)
+        most = fmaxf(most, fabsf(q[c]));
     const float divisor = power_below(warp_max(most));
+    const float inverse = inverse_power(divisor);
     offset = warp_sum(offset);
     is_beyond = exists && __any_sync(kAllLanes, is_beyond);
     for (uint32_t c = lane; c < layer.head_dim; c += kWarp)
         *reinterpret_cast<__half *>(queries + c * kRowBytes + 2 * column) =
-            __float2half_rn(exists ? load(c) / divisor : 0);
+            __float2half_rn(exists ? q[c] * inverse : 0);
     const float scale = layer.soft_cap > 0 ? layer.scale / layer.soft_cap : layer.scale * kLog2E;
     if (lane == 0) {
         tables->factors[column] = divisor * scale;

@@ -117,8 +117,9 @@ __device__ void find_positions(const NewTokens &tokens, uint32_t first_token, ui
     }
 }
 
-__device__ void store_in_block(const StepView &step, const Entry &entry, const Chunk &chunk,
-                               bool is_value, uint32_t token, uint32_t channel) {
+__device__ void store_in_block(const StepView &step, const Entry &entry,
+                               const uint32_t (&words)[kChunk / 2], bool is_value, uint32_t token,
+                               uint32_t channel) {
     const FormatInfo &c = step.formats[is_value ? entry.value_format : entry.key_format];
     if (!c.is_raw)
         return;
@@ -128,7 +129,7 @@ __device__ void store_in_block(const StepView &step, const Entry &entry, const C
     const Steps channels = raw_channel_steps(is_value, c.page_tokens);
     // Two channels share a word of a key tile.
     for (uint32_t i = 0; i < kChunk / 2; ++i) {
-        const uint32_t pair = chunk.words[i];
+        const uint32_t pair = words[i];
         uint16_t *low = values + channels.offset(channel + 2 * i);
         if (is_value) {
             low[0] = static_cast<uint16_t>(pair);
@@ -139,17 +140,70 @@ __device__ void store_in_block(const StepView &step, const Entry &entry, const C
     }
 }
 
+// Where a thread's chunks go.
+struct ChunkStore {
+    const NewTokens &tokens;
+    const TokenPosition *positions;
+    ChunkPosition at;
+    uint32_t first_token;  // of the thread block
+    bool is_value;
+
+    __device__ void operator()(const uint32_t (&words)[kChunk / 2], uint32_t token) const {
+        const TokenPosition position = positions[token];
+        if (tokens.staging.k)
+            store_chunk(staged_chunk(tokens, is_value, first_token + token, at), words);
+        store_in_block(tokens.step, position.entries[at.head], words, is_value, position.token,
+                       at.channel);
+    }
+};
+
+// The tokens of a mask, with anything to convert. Of a layer with a rotation all threads come. Out
+// of line, so that usual tokens have the registers. Returns how many numbers were saturated.
+__device__ __noinline__ uint32_t append_any(const AppendKernelArgs &args, const TokenRun run,
+                                            uint32_t serial, bool is_value, uint32_t mask,
+                                            const TokenPosition *positions) {
+    __shared__ float4 exchanged[kAppendThreads];
+    const NewTokens &tokens = args.tokens;
+    const Share share(args, is_value);
+    const ChunkReader reader(tokens, share.at, is_value, run.first);
+    const ChunkStore store = {tokens, positions, share.at, run.first, is_value};
+    ChunkParameters parameters = chunk_parameters(tokens, is_value, share.at);
+    if (!share.exists)
+        parameters.centers = parameters.inverses = nullptr;
+    uint32_t n_saturated = 0;
+#pragma unroll 1
+    for (uint32_t token = share.first; token < share.first + run.n; token += share.step) {
+        const bool exists = share.exists && token < run.n && mask >> token & 1;
+        if (!exists && !parameters.rotation)
+            continue;
+        RawChunk raw = {};
+        if (exists)
+            reader.load(token, &raw);
+        const Chunk chunk = convert_any(raw, tokens.kv[is_value].dtype, parameters,
+                                        exists ? exchanged + threadIdx.x : nullptr,
+                                        exchanged + (threadIdx.x ^ kWarp));
+        if (!exists)
+            continue;
+        if (chunk.has_fault)
+            report_chunk(tokens, serial, is_value, run.first + token, share.at);
+        store(chunk.words, token);
+        n_saturated += chunk.n_saturated;
+    }
+    return n_saturated;
+}
+
 // Loads that need no table come first, so that a step of few tokens waits for memory less often.
 __global__ void __launch_bounds__(kAppendThreads, 6)
     append_kernel(const __grid_constant__ AppendKernelArgs args) {
     __shared__ TokenPosition positions[kBlockTokens];
     const NewTokens &tokens = args.tokens;
     const bool is_value = blockIdx.z;
+    const bool is_rotated = tokens.layer.key_rotation && !is_value;
     const TokenRun run = args.run(blockIdx.x);
     const StepHeader header = *tokens.step.header;
     const Share share(args, is_value);
     const ChunkReader reader(tokens, share.at, is_value, run.first);
-    const uint32_t end = share.exists ? run.n : 0;
+    const uint32_t end = share.exists && !is_rotated ? run.n : 0;
     RawChunk raw[kBatch];
     uint32_t token = share.first;
     reader.load(token, share.step, end, raw);
@@ -160,25 +214,25 @@ __global__ void __launch_bounds__(kAppendThreads, 6)
     }
     find_positions(tokens, run.first, run.n, positions);
     const ChunkParameters parameters = chunk_parameters(tokens, is_value, share.at);
+    const ChunkStore store = {tokens, positions, share.at, run.first, is_value};
     __syncthreads();
-    uint32_t n_saturated = 0;
+    uint32_t unusual = is_rotated ? ~0u : 0;  // tokens of the thread block
     while (token < end) {
 #pragma unroll
         for (uint32_t i = 0; i < kBatch; ++i, token += share.step) {
             if (token >= end)
                 continue;
-            const TokenPosition position = positions[token];
-            const Chunk chunk(raw[i], tokens.kv[is_value].dtype, parameters);
-            if (chunk.has_fault)
-                report_chunk(tokens, header.serial, is_value, run.first + token, share.at);
-            if (tokens.staging.k)
-                store_chunk(staged_chunk(tokens, is_value, run.first + token, share.at), chunk);
-            store_in_block(tokens.step, position.entries[share.at.head], chunk, is_value,
-                           position.token, share.at.channel);
-            n_saturated += chunk.n_saturated;
+            uint32_t words[kChunk / 2];
+            if (convert_usual(raw[i], tokens.kv[is_value].dtype, parameters, words))
+                store(words, token);
+            else
+                unusual |= 1u << token;
         }
         reader.load(token, share.step, end, raw);
     }
+    uint32_t n_saturated = 0;
+    if (unusual)
+        n_saturated = append_any(args, run, header.serial, is_value, unusual, positions);
     report_saturated(tokens, n_saturated);
 }
 
@@ -193,7 +247,10 @@ cudaError_t launch(AppendKernelArgs *args, uint32_t n_runs, cudaStream_t stream)
     const LayerArg &layer = args->tokens.layer;
     const uint32_t most_channels = std::max(layer.head_dim, stored_dim(layer, true));
     const uint32_t n_chunks = layer.n_kv_heads * (most_channels / kChunk);
-    args->block_chunks = std::min(n_chunks, kAppendThreads);
+    // Threads of the chunks of a rotated block are neighbours in a warp.
+    const uint32_t rotated_chunks = std::max(layer.key_rotation / kChunk, 1u);
+    const uint32_t n_whole = (n_chunks + rotated_chunks - 1) / rotated_chunks * rotated_chunks;
+    args->block_chunks = std::min(n_whole, kAppendThreads);
     args->token_step = kAppendThreads / args->block_chunks;
     const dim3 grid(n_runs, (n_chunks + args->block_chunks - 1) / args->block_chunks,
                     layer.is_latent ? 1 : 2);

@@ -7,6 +7,7 @@
 #include "cuda/append_pages.h"
 #include "cuda/fragment.cuh"
 #include "cuda/pack/quantize.cuh"
+#include "cuda/rotate.cuh"
 
 namespace lk {
 namespace cuda {
@@ -111,19 +112,24 @@ class ChunkReader {
     bool has_vectors_;
 };
 
-// Centers and inverses of a chunk's channels; null where the layer has none.
+constexpr uint32_t kWarpChannels = kWarp * kChunk;
+
+// What changes a chunk's channels: null and 0 where the layer has none.
 struct ChunkParameters {
     const float *centers;
     const float *inverses;
+    uint32_t rotation;  // channels of a block
+    bool is_upper;      // the upper half of the chunks of a block of two warps
 
-    __device__ bool exist() const { return centers || inverses; }
+    __device__ bool exist() const { return centers || inverses || rotation; }
 };
 __device__ inline ChunkParameters chunk_parameters(const NewTokens &tokens, bool is_value,
                                                    const ChunkPosition &at) {
     const LayerArg &layer = tokens.layer;
     const uint32_t first = at.head * layer.head_dim + at.channel;
     return {!is_value && layer.key_centers ? layer.key_centers + first : nullptr,
-            !is_value && layer.key_inverses ? layer.key_inverses + first : nullptr};
+            !is_value && layer.key_inverses ? layer.key_inverses + first : nullptr,
+            is_value ? 0 : layer.key_rotation, (at.channel & kWarpChannels) != 0};
 }
 
 // The highest bit of each FP16 number that is infinite or NaN.
@@ -142,82 +148,117 @@ __device__ inline uint4 bf16_to_f16(const uint4 &chunk) {
                       bf16_to_f16(chunk.w));
 }
 
+// Element i of a chunk as FP32; infinities and NaNs stay such.
+__device__ inline float element(const RawChunk &raw, uint32_t dtype, uint32_t i) {
+    if (dtype == kF32)
+        return __uint_as_float(raw.words[i]);
+    const uint32_t bits = i % 2 ? raw.words[i / 2] >> 16 : raw.words[i / 2] & 0xFFFFu;
+    if (dtype == kBf16)
+        return __uint_as_float(bits << 16);
+    return __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+}
+__device__ inline bool is_finite(float number) {
+    return (__float_as_uint(number) & 0x7F800000u) != 0x7F800000u;
+}
+// k - 0 and k * 1 are k, bit for bit.
+__device__ inline float centered(float element, uint32_t i, const ChunkParameters &parameters) {
+    return __fsub_rn(element, parameters.centers ? parameters.centers[i] : 0.0f);
+}
+__device__ inline float scaled(float number, uint32_t i, const ChunkParameters &parameters) {
+    return __fmul_rn(number, parameters.inverses ? parameters.inverses[i] : 1.0f);
+}
+
 // FP16 numbers of a chunk, two to a word, with the counts and faults to report.
 struct Chunk {
     uint32_t words[kChunk / 2];
-    uint32_t n_saturated = 0;
-    bool has_fault = false;
+    uint32_t n_saturated;
+    bool has_fault;
 
-    __device__ Chunk(const RawChunk &raw, uint32_t dtype, const ChunkParameters &parameters) {
-        if (dtype == kF16 && !parameters.exist())
-            take_f16(raw);
-        else
-            take_floats(raw, dtype, parameters);
-    }
     __device__ uint4 vector() const { return make_uint4(words[0], words[1], words[2], words[3]); }
+    __device__ void put(uint32_t i, float number) {
+        bool saturated;
+        const uint32_t half = round_to_half(number, &saturated);
+        words[i / 2] = i % 2 ? words[i / 2] | half << 16 : half;
+        n_saturated += saturated;
+    }
+};
 
-  private:
-    __device__ void take_f16(const RawChunk &raw) {
+// The words of a chunk of a layer without a rotation, two elements at once, if it is finite and in
+// the range of FP16 as nearly all are. Returns whether it is.
+__device__ inline bool convert_usual(const RawChunk &raw, uint32_t dtype,
+                                     const ChunkParameters &parameters,
+                                     uint32_t (&words)[kChunk / 2]) {
+    if (dtype == kF16 && !parameters.exist()) {
         uint32_t found = 0;
+#pragma unroll
         for (uint32_t i = 0; i < kChunk / 2; ++i) {
             words[i] = raw.words[i];
             found |= not_finite(words[i]);
         }
-        has_fault = found != 0;
-        if (!has_fault)
-            return;
-        for (uint32_t i = 0; i < kChunk / 2; ++i)
-            words[i] &= ~((not_finite(words[i]) >> 15) * 0xFFFFu);
+        return !found;
     }
-    // Nearly all chunks are finite and in the range of FP16: two elements become a word at once.
-    __device__ void take_floats(const RawChunk &raw, uint32_t dtype,
-                                const ChunkParameters &parameters) {
-        constexpr uint32_t kHighest = 0x477FE000;  // 65504
-        uint32_t highest = 0;
+    constexpr uint32_t kHighest = 0x477FE000;  // 65504
+    const auto changed = [&](uint32_t i) {
+        return scaled(centered(element(raw, dtype, i), i, parameters), i, parameters);
+    };
+    uint32_t highest = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < kChunk / 2; ++i) {
-            const float low = change(element(raw, dtype, 2 * i), 2 * i, parameters);
-            const float high = change(element(raw, dtype, 2 * i + 1), 2 * i + 1, parameters);
-            words[i] = as_word(__floats2half2_rn(low, high));
-            highest = max(highest, __float_as_uint(low) & 0x7FFFFFFFu);
-            highest = max(highest, __float_as_uint(high) & 0x7FFFFFFFu);
-        }
-        if (highest > kHighest)
-            take_any(raw, dtype, parameters);
+    for (uint32_t i = 0; i < kChunk / 2; ++i) {
+        const float low = changed(2 * i);
+        const float high = changed(2 * i + 1);
+        words[i] = as_word(__floats2half2_rn(low, high));
+        highest = max(highest, __float_as_uint(low) & 0x7FFFFFFFu);
+        highest = max(highest, __float_as_uint(high) & 0x7FFFFFFFu);
     }
-    __device__ void take_any(const RawChunk &raw, uint32_t dtype,
-                             const ChunkParameters &parameters) {
+    return highest <= kHighest;
+}
+
+// The last stage of a block of two warps.
+__device__ inline void join_warps(bool is_upper, float4 *own, const float4 *others,
+                                  float (&x)[kChunk]) {
+    const float sign = is_upper ? -1.0f : 1.0f;
 #pragma unroll
-        for (uint32_t i = 0; i < kChunk; ++i) {
-            const float k = element(raw, dtype, i);
-            const uint32_t half = take_float(k, change(k, i, parameters));
-            words[i / 2] = i % 2 ? words[i / 2] | half << 16 : half;
-        }
+    for (uint32_t i = 0; i < kChunk; i += 4) {
+        if (own)
+            *own = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+        __syncthreads();
+        const float4 y = own ? *others : float4{};
+        __syncthreads();
+        x[i] = __fmaf_rn(x[i], sign, y.x);
+        x[i + 1] = __fmaf_rn(x[i + 1], sign, y.y);
+        x[i + 2] = __fmaf_rn(x[i + 2], sign, y.z);
+        x[i + 3] = __fmaf_rn(x[i + 3], sign, y.w);
     }
-    // Element i as FP32; infinities and NaNs stay such.
-    static __device__ float element(const RawChunk &raw, uint32_t dtype, uint32_t i) {
-        if (dtype == kF32)
-            return __uint_as_float(raw.words[i]);
-        const uint32_t bits = i % 2 ? raw.words[i / 2] >> 16 : raw.words[i / 2] & 0xFFFFu;
-        if (dtype == kBf16)
-            return __uint_as_float(bits << 16);
-        return __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+}
+
+// A chunk of any elements; those that are not finite count as 0. Of a layer with a rotation all
+// threads of the thread block come together, neighbours having the chunks of a block of channels.
+// own, others: where threads of two warps that share such a block exchange half a chunk; null where
+// they have no token.
+__device__ inline Chunk convert_any(const RawChunk &raw, uint32_t dtype,
+                                    const ChunkParameters &parameters, float4 *own,
+                                    const float4 *others) {
+    Chunk chunk = {};
+    float x[kChunk];
+#pragma unroll
+    for (uint32_t i = 0; i < kChunk; ++i) {
+        const float k = element(raw, dtype, i);
+        chunk.has_fault |= !is_finite(k);
+        const float number = is_finite(k) ? centered(k, i, parameters) : 0;
+        x[i] = scaled(parameters.rotation ? cut_to_rotate(number) : number, i, parameters);
     }
-    // k - 0 and k * 1 are k, bit for bit.
-    static __device__ float change(float element, uint32_t i, const ChunkParameters &parameters) {
-        const float center = parameters.centers ? parameters.centers[i] : 0.0f;
-        const float inverse = parameters.inverses ? parameters.inverses[i] : 1.0f;
-        return __fmul_rn(__fsub_rn(element, center), inverse);
+    if (parameters.rotation) {
+        rotate_in_lane(parameters.rotation, 1, x);
+        rotate_across_lanes(min(parameters.rotation / kChunk, kWarp), x);
+        if (parameters.rotation > kWarpChannels)
+            join_warps(parameters.is_upper, own, others, x);
+        scale_rotated(parameters.rotation, x);
     }
-    __device__ uint32_t take_float(float element, float number) {
-        const bool is_finite = (__float_as_uint(element) & 0x7F800000u) != 0x7F800000u;
-        bool saturated;
-        const uint32_t bits = round_to_half(number, &saturated);
-        n_saturated += is_finite && saturated;
-        has_fault |= !is_finite;
-        return is_finite ? bits : 0;
-    }
-};
+#pragma unroll
+    for (uint32_t i = 0; i < kChunk; ++i)
+        chunk.put(i, x[i]);
+    return chunk;
+}
 
 // Where the chunk of a token of the batch is staged; null where the step has no staging area.
 __device__ inline uint16_t *staged_chunk(const NewTokens &tokens, bool is_value, uint32_t token,
@@ -229,8 +270,8 @@ __device__ inline uint16_t *staged_chunk(const NewTokens &tokens, bool is_value,
     return (is_value ? staging.v : staging.k) + row * stored_dim(tokens.layer, is_value) +
            at.channel;
 }
-__device__ inline void store_chunk(uint16_t *to, const Chunk &chunk) {
-    *reinterpret_cast<uint4 *>(to) = chunk.vector();
+__device__ inline void store_chunk(uint16_t *to, const uint32_t (&words)[kChunk / 2]) {
+    *reinterpret_cast<uint4 *>(to) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 __device__ inline void report_fault(const NewTokens &tokens, uint64_t key) {

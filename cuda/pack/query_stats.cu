@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/pack/quantize.cuh"
 #include "cuda/query_stats.h"
+#include "cuda/rotate.cuh"
 #include "cuda/tensor.cuh"
 #include "format/format_const.h"
 
@@ -49,6 +50,49 @@ __global__ void __launch_bounds__(kSumThreads) query_stats_kernel(const QuerySta
     }
 }
 
+// The same of layers with a rotation: a warp rotates a query of as many as there are warps.
+__global__ void __launch_bounds__(kSumThreads)
+    rotated_query_stats_kernel(const QueryStatsLaunch args) {
+    constexpr uint32_t kWarps = kSumThreads / kWarp;
+    __shared__ float rows[kWarps][LK_MAX_PLAIN_DIM];
+    __shared__ uint64_t totals[LK_MAX_PLAIN_DIM];  // of a thread's channels
+    if (args.header->n_sequences != args.n_sequences || args.header->n_tokens != args.n_step_tokens)
+        return;
+    const uint32_t kv_head = args.first_head + blockIdx.y;
+    const uint32_t first = blockIdx.x * args.tokens_per_sum;
+    const uint32_t n = min(args.tokens_per_sum, args.n_tokens - first) * args.group_size;
+    const float *scales = args.key_scales ? args.key_scales + kv_head * args.head_dim : nullptr;
+#pragma unroll 1
+    for (uint32_t c = threadIdx.x; c < args.head_dim; c += kSumThreads)
+        totals[c] = 0;
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x / kWarp; i < (n + kWarps - 1) / kWarps * kWarps; i += kWarps) {
+        float *row = rows[threadIdx.x / kWarp];
+        const uint32_t query = min(i, n - 1);
+        const int64_t at = row_offset(args.q, args.first_token + first + query / args.group_size,
+                                      kv_head * args.group_size + query % args.group_size);
+#pragma unroll 1
+        for (uint32_t c = threadIdx.x % kWarp; c < args.head_dim; c += kWarp) {
+            const float q = i < n ? cut_to_rotate(load_element(args.q, at + c)) : 0;
+            row[c] = multiply_exact(q, scales ? scales[c] : 1.0f);
+        }
+        rotate_row(args.key_rotation, args.head_dim, row);
+        __syncthreads();
+#pragma unroll 1
+        for (uint32_t c = threadIdx.x; c < args.head_dim; c += kSumThreads)
+#pragma unroll 1
+            for (const auto &rotated : rows)
+                totals[c] += magnitude(rotated[c]);
+        __syncthreads();
+    }
+    auto *sums = reinterpret_cast<uint64_t *>(*args.query_stats_cell + args.offset_bytes +
+                                              blockIdx.x * args.stride_bytes) +
+                 blockIdx.y * args.head_dim;
+#pragma unroll 1
+    for (uint32_t c = threadIdx.x; c < args.head_dim; c += kSumThreads)
+        sums[c] = totals[c];
+}
+
 __device__ void add_sum(const SumJob &job, uint32_t channel) {
     auto *target = reinterpret_cast<uint64_t *>(job.target) + channel;
     uint64_t sum = job.flags & LK_STAT_REPLACES ? 0 : *target;
@@ -87,7 +131,11 @@ cudaError_t launch_query_stats(const QueryStatsLaunch &args, cudaStream_t stream
     const uint32_t n_sums = (args.n_tokens + args.tokens_per_sum - 1) / args.tokens_per_sum;
     if (!n_sums || !args.n_heads)
         return cudaSuccess;
-    query_stats_kernel<<<dim3(n_sums, args.n_heads), kSumThreads, 0, stream>>>(args);
+    const dim3 grid(n_sums, args.n_heads);
+    if (args.key_rotation)
+        rotated_query_stats_kernel<<<grid, kSumThreads, 0, stream>>>(args);
+    else
+        query_stats_kernel<<<grid, kSumThreads, 0, stream>>>(args);
     return cudaGetLastError();
 }
 

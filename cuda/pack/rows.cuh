@@ -87,6 +87,8 @@ __device__ inline uint32_t take_numbers(const RowShare &share, RowCursor *cursor
     return token;
 }
 
+constexpr int32_t kWarpVectors = kWarp;  // of a row, that a warp has: one of a chunk
+
 // n tokens of the page from one on, to rows of the image. Returns how many values were saturated.
 __device__ inline uint32_t take_rows(const NewTokens &tokens, uint32_t serial,
                                      const PageTokens &page, uint32_t first_token,
@@ -108,11 +110,21 @@ __device__ inline uint32_t take_rows(const NewTokens &tokens, uint32_t serial,
         token = dtype == kBf16 ? take_numbers<true>(share, &cursor)
                                : take_numbers<false>(share, &cursor);
     uint32_t n_saturated = 0;
+    // Of a rotation threads without a token come along.
+    const uint32_t end = parameters.rotation ? share.first + n_tokens : share.end;
 #pragma unroll 1
-    for (; token < share.end; token += share.step) {
-        RawChunk raw;
-        reader.load(token, &raw);
-        const Chunk chunk(raw, dtype, parameters);
+    for (; token < end; token += share.step) {
+        const bool exists = token < share.end;
+        RawChunk raw = {};
+        if (exists)
+            reader.load(token, &raw);
+        auto *own = exists ? reinterpret_cast<float4 *>(cursor.row) : nullptr;
+        Chunk chunk = {};
+        if (parameters.rotation || !convert_usual(raw, dtype, parameters, chunk.words))
+            chunk = convert_any(raw, dtype, parameters, own,
+                                own + (parameters.is_upper ? -kWarpVectors : kWarpVectors));
+        if (!exists)
+            continue;
         cursor.at(0) = chunk.vector();
         cursor.stage(0, chunk.vector());
         cursor.advance(1);

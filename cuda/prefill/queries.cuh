@@ -5,6 +5,7 @@
 #define LK_CUDA_PREFILL_QUERIES_CUH
 
 #include "cuda/prefill/output.cuh"
+#include "cuda/query_change.cuh"
 
 namespace lk {
 namespace cuda {
@@ -17,53 +18,31 @@ __device__ inline float query_divisor(float highest) {
                                               : 1.0f;
 }
 
-// The divisor of a query of which each lane has some channels. `fits`: FP16 holds it as it is.
-__device__ inline float find_divisor(bool fits, const float *channels, int n) {
-    if (fits)
-        return 1;
+// A query as it meets keys, and the divisor of one that FP16 does not hold.
+template <int kCount>
+struct RoundedQuery {
+    float x[kCount];
+    float center_product;
+    float divisor;
+};
+
+// Out of line, where queries of FP16 come only if their layer changes them.
+template <int kCount>
+__device__ __noinline__ RoundedQuery<kCount> change_and_divide(RoundedQuery<kCount> q,
+                                                               const QueryChange change) {
+    q.center_product = change_query(change, q.x);
     float high = 0;
-    for (int i = 0; i < n; ++i)
-        high = fmaxf(high, fabsf(channels[i]));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        high = fmaxf(high, fabsf(q.x[i]));
+#pragma unroll
     for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
         high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
-    return query_divisor(high);
-}
-
-// Make zeros of such a query if it is beyond its layer's limit. Returns whether it was.
-__device__ inline bool clear_beyond_limit(const LayerArg &layer, float *channels, int n) {
-    bool is_beyond = false;
-    for (int i = 0; i < n; ++i)
-        is_beyond |= is_beyond_limit(layer, channels[i]);
-    is_beyond = __any_sync(kAllLanes, is_beyond);
-    for (int i = 0; i < n; ++i)
-        channels[i] = is_beyond ? 0.0f : channels[i];
-    return is_beyond;
-}
-
-// The product of such a query with the center of keys.
-__device__ inline float center_product(const LayerArg &layer, uint32_t kv_head,
-                                       const float *channels, int n) {
-    const float *center = layer.key_centers + kv_head * layer.head_dim;
-    float sum = 0;
-    for (int i = 0; i < n; ++i) {
-        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
-        if (channel < layer.head_dim)
-            sum = fmaf(channels[i], center[channel], sum);
-    }
-    for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
-        sum += __shfl_xor_sync(kAllLanes, sum, step);
-    return sum;
-}
-
-// Multiply such a query by the key scales.
-__device__ inline void scale_query(const LayerArg &layer, uint32_t kv_head, float *channels,
-                                   int n) {
-    const float *scale = layer.key_scales + kv_head * layer.head_dim;
-    for (int i = 0; i < n; ++i) {
-        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
-        if (channel < layer.head_dim)
-            channels[i] *= scale[channel];
-    }
+    q.divisor = query_divisor(high);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        q.x[i] *= inverse_power(q.divisor);
+    return q;
 }
 
 // Elements of a tensor as they lie there, since loads wait together where no conversion comes
@@ -105,36 +84,37 @@ __device__ inline bool load_slice(const TileArgs &args, ColumnTables &tables,
             }
         }
     });
-    float q[8][kSteps];
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step)
-            q[i][step] = sign * element_of(args.q.dtype, bits[i][step]);
-    bool has_factors = args.layer.key_centers;
+    const QueryChange change(args.layer, mask.kv_head);
+    const bool fits = args.q.dtype == kF16 && !change.exists();
+    bool has_factors = change.centers;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
+        RoundedQuery<kSteps> q = {};
+        q.divisor = 1;
         // A query beyond its layer's limit counts as zeros, its logits are NaN by their offset.
-        const bool is_beyond = clear_beyond_limit(args.layer, q[i], kSteps);
-        has_factors |= is_beyond;
-        const float offset = is_beyond ? __uint_as_float(kNanBits)
-                             : args.layer.key_centers
-                                 ? center_product(args.layer, mask.kv_head, q[i], kSteps)
-                                 : 0;
-        if (args.layer.key_scales)
-            scale_query(args.layer, mask.kv_head, q[i], kSteps);
-        const bool fits = args.q.dtype == kF16 && !args.layer.key_scales;
-        const float divisor = find_divisor(fits, q[i], kSteps);
-        has_factors |= divisor != 1;
+        bool is_beyond = false;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+            q.x[step] = sign * element_of(args.q.dtype, bits[i][step]);
+            is_beyond |= is_beyond_limit(args.layer, q.x[step]);
+        }
+        is_beyond = __any_sync(kAllLanes, is_beyond);
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step)
+            q.x[step] = is_beyond ? 0.0f : q.x[step];
+        if (!fits)
+            q = change_and_divide(q, change);
+        has_factors |= is_beyond || q.divisor != 1;
         if (lane == 0) {
-            tables.factors[warp.first + 8 * slice + i] = divisor;
-            tables.offsets[warp.first + 8 * slice + i] = offset;
+            tables.factors[warp.first + 8 * slice + i] = q.divisor;
+            tables.offsets[warp.first + 8 * slice + i] =
+                is_beyond ? __uint_as_float(kNanBits) : q.center_product;
         }
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
             const uint32_t channel = kWarp * step + lane;
             if (channel < head_dim)
-                store(i, channel, __float2half_rn(q[i][step] / divisor));
+                store(i, channel, __float2half_rn(q.x[step]));
         }
     }
     return has_factors;

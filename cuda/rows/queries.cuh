@@ -4,6 +4,7 @@
 #ifndef LK_CUDA_ROWS_QUERIES_CUH
 #define LK_CUDA_ROWS_QUERIES_CUH
 
+#include "cuda/query_change.cuh"
 #include "cuda/rows/load.cuh"
 
 namespace lk {
@@ -17,52 +18,33 @@ __device__ __forceinline__ float reduce_column(float x, F f) {
     return x;
 }
 
-// A lane's next channels of a query, 32 apart and at once in flight: of the sign of the layer's
-// scale, the last one again after it.
-constexpr uint32_t kLaneChannels = 6;
-constexpr uint32_t kRunChannels = kLaneChannels * kWarp;
-struct QueryRun {
-    float x[kLaneChannels];
-
-    __device__ __forceinline__ QueryRun(const LayerArg &layer, const TensorArg &q, int64_t offset,
-                                        uint32_t channel) {
-        const bool is_wide = q.dtype == kF32;
-        const auto *wide = static_cast<const uint32_t *>(q.data) + offset;
-        const auto *narrow = static_cast<const uint16_t *>(q.data) + offset;
-        // Without a condition, so that all loads are under way at once.
-        uint32_t bits[kLaneChannels];
-        if (is_wide) {
-#pragma unroll
-            for (uint32_t i = 0; i < kLaneChannels; ++i)
-                bits[i] = wide[min(channel + kWarp * i, layer.head_dim - 1)];
-        } else {
-#pragma unroll
-            for (uint32_t i = 0; i < kLaneChannels; ++i)
-                bits[i] = narrow[min(channel + kWarp * i, layer.head_dim - 1)];
-        }
-        const uint32_t shift = is_wide ? 0 : 16;
+// A lane's channels of a query, 32 apart and at once in flight: of the sign of the layer's scale,
+// the last one again after it.
+constexpr uint32_t kLaneChannels = LK_MAX_HEAD_DIM / kWarp;
+__device__ __forceinline__ void load_channels(const LayerArg &layer, const TensorArg &q,
+                                              int64_t offset, float (&x)[kLaneChannels]) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const bool is_wide = q.dtype == kF32;
+    const auto *wide = static_cast<const uint32_t *>(q.data) + offset;
+    const auto *narrow = static_cast<const uint16_t *>(q.data) + offset;
+    // Without a condition, so that all loads are under way at once.
+    uint32_t bits[kLaneChannels];
+    if (is_wide) {
 #pragma unroll
         for (uint32_t i = 0; i < kLaneChannels; ++i)
-            x[i] = q.dtype == kF16 ? half_to_float(bits[i]) : __uint_as_float(bits[i] << shift);
-        if (layer.scale < 0)
-#pragma unroll
-            for (uint32_t i = 0; i < kLaneChannels; ++i)
-                x[i] = -x[i];
-    }
-    // f(channel, its number), of channels that exist.
-    template <class F>
-    __device__ __forceinline__ void each(uint32_t channel, uint32_t head_dim, F f) {
+            bits[i] = wide[min(lane + kWarp * i, layer.head_dim - 1)];
+    } else {
 #pragma unroll
         for (uint32_t i = 0; i < kLaneChannels; ++i)
-            if (channel + kWarp * i < head_dim)
-                f(channel + kWarp * i, x[i]);
+            bits[i] = narrow[min(lane + kWarp * i, layer.head_dim - 1)];
     }
-    __device__ __forceinline__ void scale(const float *scales, uint32_t channel,
-                                          uint32_t head_dim) {
-        if (scales)
-            each(channel, head_dim, [=](uint32_t c, float &number) { number *= scales[c]; });
-    }
-};
+    const uint32_t shift = is_wide ? 0 : 16;
+    const uint32_t sign = layer.scale < 0 ? 0x80000000u : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < kLaneChannels; ++i)
+        x[i] = __uint_as_float(
+            sign ^ (q.dtype == kF16 ? __float_as_uint(half_to_float(bits[i])) : bits[i] << shift));
+}
 
 __device__ __forceinline__ float warp_max(float x) {
     return reduce_column<kWarp>(x, [](float a, float b) { return fmaxf(a, b); });
@@ -80,51 +62,41 @@ __device__ __noinline__ void load_query_columns(const TileArgs &args, const Rows
     const Mask &mask = tables.mask;
     const LayerArg &layer = args.layer;
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t first_key = mask.kv_head * layer.head_dim;
-    const float *centers = layer.key_centers ? layer.key_centers + first_key : nullptr;
-    const float *scales = layer.key_scales ? layer.key_scales + first_key : nullptr;
+    const QueryChange change(layer, mask.kv_head);
     const uint32_t strip_bytes = block.query_strip_bytes();
 #pragma unroll 1
     for (uint32_t column = threadIdx.x / kWarp; column < block.n_columns; column += kRowsWarps) {
         const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
                                                mask.first_column + min(column, mask.n_columns - 1));
         const int64_t from = row_offset(args.q, query.token, query.head);
+        float x[kLaneChannels];
+        load_channels(layer, args.q, from, x);
         bool is_beyond = false;
-        float offset = 0;
-        float most = 0;
-#pragma unroll 1
-        for (uint32_t c = lane; c < layer.head_dim; c += kRunChannels) {
-            QueryRun q(layer, args.q, from, c);
-            q.each(c, layer.head_dim,
-                   [&](uint32_t, float x) { is_beyond |= is_beyond_limit(layer, x); });
-            if (centers)
-                q.each(c, layer.head_dim, [&](uint32_t channel, float x) {
-                    offset = fmaf(x, centers[channel], offset);
-                });
-            q.scale(scales, c, layer.head_dim);
-            q.each(c, layer.head_dim, [&](uint32_t, float x) { most = fmaxf(most, fabsf(x)); });
-        }
+#pragma unroll
+        for (const float channel : x)
+            is_beyond |= is_beyond_limit(layer, channel);
         is_beyond = __any_sync(kAllLanes, is_beyond);
+        const float offset = change_query(change, x);
+        float most = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < kLaneChannels; ++i)
+            if (lane + kWarp * i < layer.head_dim)
+                most = fmaxf(most, fabsf(x[i]));
         const uint32_t exponent =
             is_beyond ? 127 : min(max(__float_as_uint(warp_max(most)) >> 23, 1u), 252u);
         const float factor = __uint_as_float((253 - exponent) << 23);
-        offset = is_beyond ? __uint_as_float(kNanBits) : warp_sum(offset);
         if (lane == 0) {
             tables.factors[column] = __uint_as_float((exponent + 1) << 23);
-            tables.offsets[column] = offset;
+            tables.offsets[column] = is_beyond ? __uint_as_float(kNanBits) : offset;
         }
         uint8_t *operand = block.queries + column / 16 * kTileBytes + 64 * (column % 8) +
                            8 * (column / 8 % 2) + lane / 16 * strip_bytes + lane % 8 / 2 * 16 +
                            lane / 8 % 2 * 4 + lane % 2 * 2;
-#pragma unroll 1
-        for (uint32_t c = lane; c < layer.head_dim; c += kRunChannels) {
-            QueryRun q(layer, args.q, from, c);
-            q.scale(scales, c, layer.head_dim);
-            q.each(c, layer.head_dim, [=](uint32_t channel, float x) {
-                *reinterpret_cast<__half *>(operand + channel / kWarp * 2 * strip_bytes) =
-                    __float2half_rn(is_beyond ? 0.0f : x * factor);
-            });
-        }
+#pragma unroll
+        for (uint32_t i = 0; i < kLaneChannels; ++i)
+            if (lane + kWarp * i < layer.head_dim)
+                *reinterpret_cast<__half *>(operand + i * 2 * strip_bytes) =
+                    __float2half_rn(is_beyond ? 0.0f : x[i] * factor);
     }
 }
 

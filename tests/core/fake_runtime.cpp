@@ -175,10 +175,10 @@ DeviceBatch::DeviceBatch(const StepView &view) {
 }
 
 LayerView layer_view(const LayerArg &layer) {
-    return {layer.n_query_heads,      layer.n_kv_heads,    layer.head_dim,     layer.window_tokens,
-            layer.window_sink_tokens, layer.scale,         layer.soft_cap,     layer.sink_logits,
-            layer.key_centers,        layer.key_scales,    layer.key_inverses, layer.query_limit,
-            layer.value_dim,          layer.is_latent != 0};
+    return {layer.n_query_heads,      layer.n_kv_heads,     layer.head_dim,     layer.window_tokens,
+            layer.window_sink_tokens, layer.scale,          layer.soft_cap,     layer.sink_logits,
+            layer.key_centers,        layer.key_scales,     layer.key_inverses, layer.query_limit,
+            layer.value_dim,          layer.is_latent != 0, layer.key_rotation};
 }
 
 TensorView tensor_view(const TensorArg &tensor) {

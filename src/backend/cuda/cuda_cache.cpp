@@ -268,6 +268,7 @@ LayerArg CudaCache::layer_arg(uint32_t index) const {
     arg.query_limit = view.query_limit;
     arg.value_dim = view.value_dim;
     arg.is_latent = view.is_latent;
+    arg.key_rotation = view.key_rotation;
     return arg;
 }
 
@@ -498,6 +499,7 @@ lk_status CudaCache::sum_queries(const QueryStatArgs &args) {
     launch.n_step_tokens = shape.n_tokens;
     launch.head_dim = args.layer.head_dim;
     launch.group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
+    launch.key_rotation = args.layer.key_rotation;
     lk_status status = LK_OK;
     for (uint32_t r = 0; !status && r < args.n_runs; ++r) {
         const QueryStatRun &run = args.runs[r];
