@@ -19,7 +19,7 @@ extern "C" {
 /* lk_layer.flags: the layer is latent. It keeps keys alone: the values are the first value_dim
  * channels of the keys, as in multi-head latent attention (MLA; DeepSeek-V2 and V3: keys of 512 +
  * 64 channels, values of 512, one KV head). V pages, and so their bytes, widths and rules, are not
- * there; keys have no centers and no scales. */
+ * there; keys have no centers, no scales and no rotation. */
 #define LK_LAYER_LATENT 1u
 
 /* One attention layer of the model. */

@@ -15,8 +15,8 @@ namespace lk {
 constexpr uint32_t rotation_channels(uint32_t head_dim) { return head_dim & (0u - head_dim); }
 
 // Elements of keys and queries are cut to this magnitude before they are scaled and rotated, NaN to
-// +kRotationLimit: no sum leaves FP32 then, and where one scale is the least, 1e-4, what is cut
-// still saturates as FP16 where nothing is added to it.
+// +kRotationLimit, so that no sum leaves FP32. Without a rotation, a key that is cut would saturate
+// under any scale.
 constexpr float kRotationLimit = 0x1p31f;
 
 // RN32(1 / sqrt(n)), n being a power of two from 16 to 512.
