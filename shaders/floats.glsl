@@ -104,4 +104,11 @@ float code_step(uint bits) {
                                         : 0x3B808081u);
 }
 
+// RN32(1 / sqrt(n)) of a power of two.
+float rotation_factor(uint n) {
+    const uint log2_n = uint(findMSB(n));
+    const uint bits = (log2_n & 1u) != 0u ? 0x3F3504F3u : 0x3F800000u;
+    return uintBitsToFloat(bits - (log2_n / 2u << 23));
+}
+
 #endif

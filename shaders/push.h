@@ -58,7 +58,8 @@ struct StepTable {
                         // visible; of trees alone
     Address positions;  // u32 [n_tokens] of trees; with spans the last that a token attends to
     Address formats;    // FormatInfo
-    Address layers;     // LayerInfo [n_layers]
+    Address layers;     // LayerInfo [n_layers]; where keys are rotated [n_layers] once more, for
+                        // shaders that read queries of rotate_queries
     Address report;     // FaultReport, in memory that the host reads
     uint n_layers;
     uint reserved[3];
@@ -79,7 +80,8 @@ struct LayerInfo {
     Address key_scales;
     Address key_inverses;
     float query_limit;  // a query with a larger element, an infinity or a NaN has NaN for its rows
-    uint reserved[3];
+    uint key_rotation;  // channels of a block of keys that is rotated, a power of two; 0 = none
+    uint reserved[2];
 };
 
 // u32 faults [LK_FAULT_STEPS][n_layers] follow: atomicMin of
@@ -133,6 +135,24 @@ struct JobPush {
     uint n_jobs;
     uint head_dim;     // the largest of the jobs
     uint page_tokens;  // the largest of the jobs
+    uint reserved;
+};
+
+// rotate_queries: FP32 queries, multiplied by the key scales and rotated, for shaders that read
+// those of a token and head several times. A row with an element beyond query_limit becomes NaN.
+// Workgroups: x = LK_ROTATE_THREADS / (head_dim / 8) rows (token * n_heads + head) each, from
+// first_row on.
+struct RotateQueriesPush {
+    Address rotated;     // f32 [n_rows][head_dim]
+    Address key_scales;  // f32 [n_kv_heads][head_dim], or 0
+    PushTensor q;
+    uint head_dim;
+    uint key_rotation;  // not 0
+    uint n_heads;
+    uint group_size;
+    uint first_row;
+    uint n_rows;
+    float query_limit;  // 0: none, elements are cut to kRotationLimit
     uint reserved;
 };
 
@@ -325,7 +345,7 @@ static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
                   sizeof(SlotPush) <= LK_PUSH_BYTES && sizeof(MergePush) <= LK_PUSH_BYTES &&
                   sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
-                  sizeof(CosinePush) <= LK_PUSH_BYTES,
+                  sizeof(RotateQueriesPush) <= LK_PUSH_BYTES && sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");
 static_assert(sizeof(PushTensor) == 24 && sizeof(NewBlock) == 16 && sizeof(StepTable) == 80 &&
                   sizeof(LayerInfo) == 80 && sizeof(FaultReport) == 16,

@@ -151,7 +151,8 @@ typedef struct lk_cache_stats {
                                  * +-65504; a device reports them when the work has run */
     uint64_t device_bytes;      /* device memory that the budget does not count and that does not
                                  * grow with tokens: step tables, work items, results of splits,
-                                 * query statistics of a step's tokens; 0 on the CPU */
+                                 * query statistics and rotated queries of a step's tokens; 0 on the
+                                 * CPU */
     uint64_t shared_bytes;      /* share of payload_bytes, metadata_bytes and recent_bytes in pages
                                  * of several sequences, each counted once */
     uint64_t pages_copied;      /* since the cache was created: pages copied for a sequence that

@@ -8,6 +8,9 @@
 
 #include "shaders/decode/shape.glsl"
 #include "shaders/decode/work_tile.glsl"
+#include "shaders/floats.glsl"
+
+layout(constant_id = LK_SPEC_ROTATION) const uint kRotation = 0u;
 
 // Keeps an element of a query, which a power of two has brought below 1. The includer defines it.
 void store_query(uint channel, uint column, float value);
@@ -20,6 +23,27 @@ struct Column {
     bool is_beyond;   // the query is beyond the layer's limit, and counts as zeros until the end
 };
 shared Column shared_columns[kColumns];
+
+// A lane has every 32nd channel of a query. The stages of rotation across lanes come first.
+const uint kLaneChannels = (kHeadDim + LK_LANES - 1u) / LK_LANES;
+void rotate_query(inout float query[kLaneChannels]) {
+    [[unroll]] for (uint bit = 0u; bit < kLaneBits; ++bit)
+        if (1u << bit < kRotation)
+            [[unroll]] for (uint i = 0u; i < kLaneChannels; ++i) {
+                const float other = exchange(query[i], 1u << bit);
+                query[i] = (lane >> bit & 1u) != 0u ? other - query[i] : other + query[i];
+            }
+    [[unroll]] for (uint step = 1u; step < kLaneChannels; step *= 2u)
+        if (LK_LANES * step < kRotation)
+            [[unroll]] for (uint i = 0u; i < kLaneChannels; ++i)
+                if ((i & step) == 0u) {
+                    const float low = query[i];
+                    query[i] = low + query[i + step];
+                    query[i + step] = low - query[i + step];
+                }
+    [[unroll]] for (uint i = 0u; i < kLaneChannels; ++i)
+        query[i] *= rotation_factor(kRotation);
+}
 
 Column make_column(WorkTile work_tile, uint column, float factor, float shift, bool is_beyond) {
     const uint i = (work_tile.first_column + column) / work_tile.group_size;
@@ -37,7 +61,6 @@ Column make_column(WorkTile work_tile, uint column, float factor, float shift, b
 }
 
 void load_queries(WorkTile work_tile) {
-    const uint kCount = (kHeadDim + LK_LANES - 1u) / LK_LANES;
     for (uint first = 0u; first < kColumns; first += kTeams) {
         const uint column = first + team;
         const bool is_real = column < work_tile.n_columns;
@@ -48,9 +71,9 @@ void load_queries(WorkTile work_tile) {
         const Address scales = address_at(work_tile.layer.key_scales, work_tile.item.kv_head, 4u * kHeadDim);
         const bool has_centers = !is_null(work_tile.layer.key_centers);
         const bool has_scales = !is_null(work_tile.layer.key_scales);
-        float query[kCount];
+        float query[kLaneChannels];
         float beyond = 0.0;
-        [[unroll]] for (uint i = 0u; i < kCount; ++i) {
+        [[unroll]] for (uint i = 0u; i < kLaneChannels; ++i) {
             const uint channel = lane + i * LK_LANES;
             query[i] = 0.0;
             if (is_real && channel < kHeadDim)
@@ -61,7 +84,7 @@ void load_queries(WorkTile work_tile) {
         const bool is_beyond = team_max(beyond) > 0.0;
         float most = 0.0;
         float center = 0.0;  // the lane's part of the query's product with the keys' center
-        [[unroll]] for (uint i = 0u; i < kCount; ++i) {
+        [[unroll]] for (uint i = 0u; i < kLaneChannels; ++i) {
             const uint channel = lane + i * LK_LANES;
             if (is_beyond)
                 query[i] = 0.0;
@@ -69,11 +92,14 @@ void load_queries(WorkTile work_tile) {
                 center = fma(query[i], ConstFloats(centers).at[channel], center);
             if (has_scales && channel < kHeadDim)
                 query[i] *= ConstFloats(scales).at[channel];
-            most = max(most, abs(query[i]));
         }
+        if (kRotation != 0u)
+            rotate_query(query);
+        [[unroll]] for (uint i = 0u; i < kLaneChannels; ++i)
+            most = max(most, abs(query[i]));
         center = team_sum(center);
         const int exponent = clamp(exponent_above(team_max(most)), -100, 100);
-        [[unroll]] for (uint i = 0u; i < kCount; ++i) {
+        [[unroll]] for (uint i = 0u; i < kLaneChannels; ++i) {
             const uint channel = lane + i * LK_LANES;
             if (column < kColumns && channel < kHeadDim)
                 store_query(channel, column, query[i] * power(-exponent));

@@ -27,6 +27,7 @@
 #define LK_SPEC_FORM 19u
 /* Likewise: 2 where keys are folded and multiplied in two passes of half a page, else 1. */
 #define LK_SPEC_PASSES 20u
+#define LK_SPEC_ROTATION 21u /* LayerInfo.key_rotation */
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
 #define LK_PERMUTATION_OF_FORMAT 2u

@@ -1,4 +1,4 @@
-// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit blocks and the
+// New tokens of a layer: to FP16, keys centered, scaled and rotated, into their 16-bit blocks and the
 // staging area. A workgroup takes the keys or the values of some neighbouring tokens of a head, a
 // thread eight channels.
 //
@@ -11,7 +11,7 @@
 layout(local_size_x_id = LK_SPEC_THREADS) in;
 layout(push_constant) uniform PushBlock { AppendPush push; };
 
-#include "shaders/pack/new_tokens.glsl"
+#include "shaders/pack/keys.glsl"
 
 // The last of n ascending words, `step` words apart, that is not above the limit; the first is not.
 // The token is mostly near the end.
@@ -97,6 +97,12 @@ uvec2 token_range() {
     return uvec2(run.x, run.x + run.y);
 }
 
+RawEight load_new(bool is_value, uint dtype, uint token, uint head, uint channel) {
+    const Address row =
+        is_value ? tensor_row(push.v, token, head) : tensor_row(push.k, token, head);
+    return load_eight(row, dtype, channel);
+}
+
 void main() {
     const bool is_value = gl_WorkGroupID.z != 0u;
     const uint head = gl_WorkGroupID.y;
@@ -106,17 +112,23 @@ void main() {
     const uint n_at_once = gl_WorkGroupSize.x / n_chunks;
     const uint in_step = gl_LocalInvocationIndex / n_chunks;
     const uint channel = gl_LocalInvocationIndex % n_chunks * kChunk;
+    const uint dtype = is_value ? push.v.dtype : push.k.dtype;
     const uvec2 range = token_range();
-    const uint end = in_step < n_at_once ? range.y : 0u;
     begin_report();
     const KeyChanges changes = key_changes(layer, is_value, head, channel);
     Position target;
     target.end = 0u;
-    for (uint token = range.x + in_step; token < end; token += n_at_once) {
-        const uint dtype = is_value ? push.v.dtype : push.k.dtype;
-        const Address row =
-            is_value ? tensor_row(push.v, token, head) : tensor_row(push.k, token, head);
-        const Chunk chunk = take_chunk(load_eight(row, dtype, channel), dtype, changes);
+    for (uint first = range.x; first < range.y; first += n_at_once) {
+        const uint token = first + in_step;
+        const bool exists = in_step < n_at_once && token < range.y;
+        RawEight raw = RawEight(uvec4(0u), uvec4(0u));
+        if (exists)
+            raw = load_new(is_value, dtype, token, head, channel);
+        Chunk chunk;
+        if (exists || changes.rotation != 0u)
+            chunk = take_chunk(raw, dtype, changes);
+        if (!exists)
+            continue;
         keep_chunk(layer, chunk, is_value, token, head, channel);
         if (token >= target.end)
             target = find_position(step, layer, is_value, token, head);

@@ -6,7 +6,9 @@
 
 #include "format/format_const.h"
 
-#define LK_SPEC_ENTRIES 8u /* of append_pages: ranges of a page, at most; a multiple of 4 */
+#define LK_SPEC_ENTRIES 8u    /* of append_pages: ranges of a page, at most; a multiple of 4 */
+#define LK_SPEC_ROTATES 8u    /* of append: 1: keys of the layer are rotated */
+#define LK_ROTATE_THREADS 64u /* of append and of rotate_queries */
 #define LK_APPEND_PAGES_THREADS 256u
 #define LK_SLICE_TILES 8u /* of append_pages: tiles along a page's tokens or channels, at most */
 

@@ -1,5 +1,5 @@
-// New tokens of a layer on their way to FP16: keys centered and scaled, with the faults and the
-// counts that are reported. An includer has AppendPush as push constants.
+// New tokens of a layer on their way to FP16, with the faults and the counts that are reported. An
+// includer has AppendPush as push constants.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PACK_NEW_TOKENS_GLSL
@@ -58,46 +58,6 @@ Chunk take_eight(RawEight raw, uint dtype) {
         chunk.words[i] = low | take_float(float_bits_of(raw, dtype, 2u * i + 1u), chunk) << 16;
     }
     return chunk;
-}
-
-// Keys less the centers of these channels, times the inverses of their scales; 0 = none. Keys that
-// saturate by any inverse are cut first, so that no product is infinite.
-Chunk take_keys(RawEight raw, uint dtype, Address centers, Address inverses) {
-    const float kMost = 2147483648.0;
-    Chunk chunk = Chunk(uvec4(0u), 0u, false);
-    for (uint i = 0u; i < kChunk; ++i) {
-        uint bits = float_bits_of(raw, dtype, i);
-        if (float_is_finite(bits) && !is_null(centers)) {
-            precise const float difference = uintBitsToFloat(bits) - ConstFloats(centers).at[i];
-            bits = floatBitsToUint(difference);
-        }
-        if (float_is_finite(bits) && !is_null(inverses)) {
-            precise const float divided =
-                clamp(uintBitsToFloat(bits), -kMost, kMost) * ConstFloats(inverses).at[i];
-            bits = floatBitsToUint(divided);
-        }
-        chunk.words[i / 2u] |= take_float(bits, chunk) << 16u * (i & 1u);
-    }
-    return chunk;
-}
-
-// Centers and inverses of the scales of eight channels of a head's keys.
-struct KeyChanges {
-    Address centers;  // 0 = none
-    Address inverses;
-};
-KeyChanges key_changes(LayerInfo layer, bool is_value, uint head, uint channel) {
-    KeyChanges changes = KeyChanges(Address(0u), Address(0u));
-    if (!is_value && !is_null(layer.key_centers))
-        changes.centers = address_at(layer.key_centers, head * layer.head_dim + channel, 4u);
-    if (!is_value && !is_null(layer.key_inverses))
-        changes.inverses = address_at(layer.key_inverses, head * layer.head_dim + channel, 4u);
-    return changes;
-}
-Chunk take_chunk(RawEight raw, uint dtype, KeyChanges changes) {
-    if (is_null(changes.centers) && is_null(changes.inverses))
-        return take_eight(raw, dtype);
-    return take_keys(raw, dtype, changes.centers, changes.inverses);
 }
 
 void store_staged(LayerInfo layer, Chunk chunk, bool is_value, uint token, uint head,

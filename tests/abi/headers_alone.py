@@ -12,7 +12,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOBS = 2
 # Texts that work on arrays or push constants of their includer, which GLSL cannot declare beforehand.
-TEMPLATES = {'shaders/decode/products.glsl', 'shaders/decode/teams.glsl', 'shaders/pack/new_tokens.glsl'}
+TEMPLATES = {'shaders/decode/products.glsl', 'shaders/decode/teams.glsl', 'shaders/pack/keys.glsl',
+             'shaders/pack/new_tokens.glsl'}
 # What a file that is compiled defines before its first include.
 SIMD = ['-DLK_SIMD_WIDTH=4', '-DLK_SIMD_TILE_VECTORS=2', '-DLK_SIMD_NATIVE_ROWS=2', '-Wno-psabi']
 MATRIX = ['-DLK_SUBGROUPS', '-DLK_MATRIX']

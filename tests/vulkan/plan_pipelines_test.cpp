@@ -17,6 +17,7 @@ extern "C" {
 }
 
 #include <set>
+#include <vector>
 
 namespace {
 
@@ -27,7 +28,7 @@ using lk::vulkan::Traits;
 
 constexpr uint32_t kLayers = 32;
 constexpr uint32_t kMostOfDecode = 12;  // kernels and merges
-constexpr uint32_t kFixed = 2;          // append and pack
+constexpr uint32_t kFixed = 2;          // append and pack; rotated keys have rotate_queries too
 constexpr uint32_t kOfSlots = 3;
 
 const uint32_t kStandInWords[] = {
@@ -122,30 +123,36 @@ std::set<VkPipeline> first_pipelines(const DecodeRules &rules, const CachePipeli
 
 // A cache that opens makes the kernels that append and pack, that decode one new token, and, on a
 // device with matrices, those of long steps, and the one that packs their pages where these fit;
-// decode's others come when they are wanted, once.
-void count(const Counted &counted, const Traits &traits, const char *kernels) {
+// decode's others come when they are wanted, once. rotation: of the keys of all layers.
+void count(const Counted &counted, const Traits &traits, const char *kernels, uint32_t rotation) {
     for (const NamedPlan &plan : auto_plans(kLayers)) {
-        const PlanLayout layout(plan);
-        assert_null(layout.failure());
+        const PlanLayout unrotated(plan);
+        assert_null(unrotated.failure());
+        lk::CacheLayout layout = unrotated.layout();
+        std::vector<lk::LayerView> layers(layout.layers, layout.layers + layout.n_layers);
+        for (lk::LayerView &layer : layers)
+            layer.key_rotation = rotation;
+        layout.layers = layers.data();
         const uint32_t n_before = faults_pipelines().made;
         lk::vulkan::Pipelines made(lk::default_allocator(), counted.device);
         expect_ok(made.open(nullptr, 0));
         DecodeRules rules(lk::default_allocator(), traits);
-        assert_true(rules.open(layout.layout()));
+        assert_true(rules.open(layout));
         CachePipelines pipelines(lk::default_allocator());
-        expect_ok(pipelines.open(layout.layout(), rules, traits, &made));
+        expect_ok(pipelines.open(layout, rules, traits, &made));
         const uint32_t n_of_open = faults_pipelines().made - n_before;
         const size_t n_first = first_pipelines(rules, pipelines).size();
         const size_t n_decode = decode_pipelines(rules, &pipelines).size();
         const uint32_t n_made = faults_pipelines().made - n_before;
         print_message("%s, %s: %u pipelines when it opens, %zu of decode\n", plan.name.c_str(),
                       kernels, n_of_open, n_decode);
-        assert_true(layout.layout().max_step_tokens > lk::kDraftTokens);
-        const bool has_slots = lk::vulkan::has_slot_pipelines(traits, layout.layout().layers[0]);
+        assert_true(layout.max_step_tokens > lk::kDraftTokens);
+        const bool has_slots = lk::vulkan::has_slot_pipelines(traits, layers[0]);
         // One for all layers, which have one head dim, where the device's shared memory holds a
         // page.
         const bool has_append_pages = pipelines.append_pages(0) != VK_NULL_HANDLE;
-        const size_t n_others = kFixed + (has_slots ? kOfSlots : 0) + (has_append_pages ? 1 : 0);
+        const size_t n_others =
+            kFixed + (has_slots ? kOfSlots : 0) + (has_append_pages ? 1 : 0) + (rotation ? 1 : 0);
         assert_int_equal(n_of_open, n_first + n_others);
         assert_int_equal(n_made, n_decode + n_others);
         assert_true(n_decode <= kMostOfDecode);
@@ -156,8 +163,10 @@ void count(const Counted &counted, const Traits &traits, const char *kernels) {
 
 void auto_plans_need_few_pipelines(void **) {
     const Counted counted;
-    count(counted, with_matrices(counted.device.traits()), "with matrices");
-    count(counted, counted.device.traits(), "as the device is");
+    for (const uint32_t rotation : {0u, 128u}) {
+        count(counted, with_matrices(counted.device.traits()), "with matrices", rotation);
+        count(counted, counted.device.traits(), "as the device is", rotation);
+    }
     assert_int_equal(faults_pipelines().live, 0);
 }
 

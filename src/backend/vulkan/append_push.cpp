@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/vulkan/cache_pipelines.h"
+#include "shaders/pack/limits.h"
 
 namespace lk {
 namespace vulkan {
@@ -24,7 +24,7 @@ bool has_packable_rows(const PushTensor &tensor) {
 }  // namespace
 
 uint32_t append_step(const LayerView &layer, uint32_t n_tokens, uint32_t n_cores) {
-    const uint32_t at_once = CachePipelines::kAppendThreads / (layer.head_dim / 8);
+    const uint32_t at_once = LK_ROTATE_THREADS / (layer.head_dim / 8);
     const uint64_t n_groups = uint64_t{n_tokens} * layer.n_kv_heads * 2 / at_once;
     const uint64_t rounds = n_groups / (uint64_t{kAppendWorkers} * n_cores);
     return at_once * static_cast<uint32_t>(std::clamp<uint64_t>(rounds, 1, kAppendRounds));
@@ -35,8 +35,8 @@ uint32_t n_append_groups(const AppendPush &push) {
 }
 
 bool can_pack_rows(const AppendArgs &args, const AppendPush &push) {
-    return !args.layer.key_centers && !args.layer.key_inverses && has_packable_rows(push.k) &&
-           has_packable_rows(push.v);
+    return !args.layer.key_centers && !args.layer.key_inverses && !args.layer.key_rotation &&
+           has_packable_rows(push.k) && has_packable_rows(push.v);
 }
 
 PushTensor staged_tensor(Address area, const AppendArgs &args) {

@@ -167,8 +167,15 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
         has_memory = place_layer(l);
     for (uint32_t l = 0; has_memory && l < layout.n_layers; ++l)
         has_memory = want_first(l);
-    for (const FixedKernel kernel : {kAppendKernel, kPackKernel})
-        has_memory = has_memory && want(fixed_spec(kernel), &fixed_[kernel]);
+    bool is_needed[kFixedKernels] = {};
+    is_needed[kPackKernel] = true;
+    for (uint32_t l = 0; l < layout.n_layers; ++l) {
+        is_needed[append_kernel(layout.layers[l])] = true;
+        is_needed[kRotateQueriesKernel] |= layout.layers[l].key_rotation != 0;
+    }
+    for (uint32_t kernel = 0; has_memory && kernel < kFixedKernels; ++kernel)
+        if (is_needed[kernel])
+            has_memory = want(fixed_spec(static_cast<FixedKernel>(kernel)), &fixed_[kernel]);
     if (!has_memory)
         return fail(LK_E_NOMEM, "no memory for the pipelines of %u layers", layout.n_layers);
     return make_wanted();
@@ -177,7 +184,11 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
 PipelineSpec CachePipelines::fixed_spec(FixedKernel kernel) const {
     switch (kernel) {
         case kAppendKernel:
-            return make_spec(shaders::append, {{LK_SPEC_THREADS, kAppendThreads}}, 0);
+        case kAppendRotatedKernel:
+            return make_spec(shaders::append,
+                             {{LK_SPEC_THREADS, LK_ROTATE_THREADS},
+                              {LK_SPEC_ROTATES, kernel == kAppendRotatedKernel}},
+                             0);
         case kPackKernel:
             return make_spec(shaders::pack,
                              {{LK_SPEC_THREADS, kJobThreads}, {LK_SPEC_HEAD_DIM, most_channels_}},
@@ -186,6 +197,7 @@ PipelineSpec CachePipelines::fixed_spec(FixedKernel kernel) const {
             return make_spec(shaders::dequantize, {{LK_SPEC_THREADS, kJobThreads}}, 0);
         case kMoveKernel: return make_spec(shaders::move, {}, 0);
         case kShrinkKernel: return make_spec(shaders::shrink, {}, 0);
+        case kRotateQueriesKernel: return make_spec(shaders::rotate_queries, {}, 0);
         case kSumQueriesKernel: return make_spec(shaders::query_stats, {}, 0);
         default: return make_spec(shaders::add_query_stats, {}, 0);
     }
@@ -218,7 +230,8 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                           {LK_SPEC_SHARED, rules_->has_shared(layer)},
                           {LK_SPEC_KEY_FOLDS, std::max(rules_->vector_folds(layer), 1u)},
                           {LK_SPEC_PARAMETER_BYTES, rules_->parameter_bytes(layer)},
-                          {LK_SPEC_WIDTHS, rules_->widths()}},
+                          {LK_SPEC_WIDTHS, rules_->widths()},
+                          {LK_SPEC_ROTATION, view.key_rotation}},
                          required);
     const PageForm &of = rules_->form(layer, form);
     return make_spec(shader,
@@ -235,7 +248,8 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                       {LK_SPEC_PARAMETER_BYTES, of.parameter_bytes},
                       {LK_SPEC_HIGH_SLOTS, of.high_slots},
                       {LK_SPEC_FORM, of.only_form},
-                      {LK_SPEC_PASSES, of.passes}},
+                      {LK_SPEC_PASSES, of.passes},
+                      {LK_SPEC_ROTATION, view.key_rotation}},
                      required);
 }
 

@@ -41,19 +41,24 @@ struct AttentionScoresPipelines {
 // Kernels that no plan changes.
 enum FixedKernel : uint32_t {
     kAppendKernel,
+    kAppendRotatedKernel,
     kPackKernel,
     kDequantizeKernel,
     kMoveKernel,
     kShrinkKernel,
+    kRotateQueriesKernel,
     kSumQueriesKernel,
     kAddStatsKernel,
     kFixedKernels
 };
 
+// The kernel that appends to a layer.
+inline FixedKernel append_kernel(const LayerView &layer) {
+    return layer.key_rotation ? kAppendRotatedKernel : kAppendKernel;
+}
+
 class CachePipelines {
   public:
-    static constexpr uint32_t kAppendThreads = 64;
-
     explicit CachePipelines(const Allocator &allocator)
         : layers_(allocator),
           forms_(allocator),
@@ -65,14 +70,16 @@ class CachePipelines {
     CachePipelines(const CachePipelines &) = delete;
     CachePipelines &operator=(const CachePipelines &) = delete;
 
-    // What is passed lives as long. Makes the kernels that append and pack, those that decode one
-    // new token, and those of long steps over slots.
+    // What is passed lives as long. Makes the kernels that append, pack and rotate, those that
+    // decode one new token, and those of long steps over slots.
     lk_status open(const CacheLayout &layout, const DecodeRules &rules, const Traits &traits,
                    Pipelines *pipelines);
 
     // Made at the first use.
     lk_status fixed(FixedKernel kernel, VkPipeline *out);
-    // Likewise: most caches never score chunks by attention.
+    // Made by open() where a layer's keys are rotated.
+    VkPipeline rotate_queries() const { return fixed_[kRotateQueriesKernel]; }
+    // Made at the first use: most caches never score chunks by attention.
     lk_status score_attention(AttentionScoresPipelines *out) const;
 
     // Pipelines of attention that a step runs, as accessors below name them: each want_...() notes

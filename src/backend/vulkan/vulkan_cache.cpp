@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/vulkan/append_push.h"
+#include "backend/vulkan/layer_table.h"
 #include "base/status.h"
 #include "shaders/prefill/limits.h"
 
@@ -76,6 +77,8 @@ lk_status VulkanCache::open_tables() {
             filled = new_blocks_.open(layout_, &tables_);
         if (!filled)
             filled = slots_.open(layout_, device_.traits(), n_tile_groups(), &tables_);
+        if (!filled)
+            filled = rotated_.open(layout_, &tables_);
         floats = std::max(floats, state_.splits().partial_floats());
         if (!filled)
             filled = partials_.open(&tables_, floats * sizeof(float), "the splits of attention");
@@ -85,29 +88,8 @@ lk_status VulkanCache::open_tables() {
 }
 
 lk_status VulkanCache::put_constants() {
-    Array<LayerInfo> layers(allocator_);
-    if (!layers.resize(layout_.n_layers))
-        return fail(LK_E_NOMEM, "no memory for the table of %u layers", layout_.n_layers);
-    for (uint32_t l = 0; l < layout_.n_layers; ++l) {
-        const LayerView &view = layout_.layers[l];
-        const auto &parameters = state_.constants().layer(l);
-        layers[l] = {parameters.sink_logits,
-                     view.n_query_heads,
-                     view.n_kv_heads,
-                     view.head_dim,
-                     view.window_tokens,
-                     view.window_sink_tokens,
-                     layout_.first_entries[l],
-                     view.scale,
-                     view.soft_cap,
-                     parameters.key_centers,
-                     parameters.key_scales,
-                     parameters.key_inverses,
-                     view.query_limit,
-                     {}};
-    }
-    const uint64_t layers_bytes = layers.size() * sizeof(LayerInfo);
-    LK_TRY(constants_.open(&tables_, sizeof(StepTable) + layers_bytes, "the constants of a cache"));
+    LK_TRY(constants_.open(&tables_, sizeof(StepTable) + layer_table_bytes(layout_),
+                           "the constants of a cache"));
     const gpu::StepAddresses step = state_.addresses();
     const StepTable table = {step.header,
                              step.sequences,
@@ -119,16 +101,15 @@ lk_status VulkanCache::put_constants() {
                              report_.address(),
                              layout_.n_layers,
                              {}};
-    lk_status status = tables_.put(constants_.address(), &table, sizeof table);
-    if (!status)
-        status = tables_.put(table.layers, layers.data(), layers_bytes);
-    return status;
+    LK_TRY(tables_.put(constants_.address(), &table, sizeof table));
+    return put_layer_table(allocator_, layout_, state_.constants(), table.layers, &tables_);
 }
 
 uint64_t VulkanCache::fixed_bytes() const {
     return state_.fixed_bytes() + slots_.bytes() + new_blocks_.bytes() + jobs_.bytes() +
            constants_.bytes() + partials_.bytes() + append_tensors_.bytes() +
-           attend_tensors_.bytes() + sum_tensors_.bytes() + sums_.bytes() + transfer_.bytes();
+           attend_tensors_.bytes() + sum_tensors_.bytes() + sums_.bytes() + rotated_.bytes() +
+           transfer_.bytes();
 }
 
 template <class Record>
@@ -237,7 +218,7 @@ lk_status VulkanCache::append(const AppendArgs &args) {
         {&args.k, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.k},
         {&args.v, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.v}};
     VkPipeline pipeline = VK_NULL_HANDLE;
-    LK_TRY(pipelines_.fixed(kAppendKernel, &pipeline));
+    LK_TRY(pipelines_.fixed(append_kernel(layer), &pipeline));
     LK_TRY(append_tensors_.stage(tensors, 2));
     push.step = constants_.address();
     push.staged_k = staged(args.staging.k);
@@ -307,18 +288,27 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
     if (args.n_chunk_attentions)
         LK_TRY(pipelines_.score_attention(&scoring));
     LK_TRY(attend_tensors_.stage(tensors, 3));
+    const bool is_decode = is_decoded(args.layer_index);
     LK_TRY(run(next_attend(), [&](const Recorder &recorder) {
-        if (is_decoded(args.layer_index))
+        if (is_decode)
             record_decode(recorder, args.layer_index, pushes);
-        else if (slots_.takes(shape, args.layer))
-            record_slots(recorder, args, pushes);
-        else
-            record_tile(recorder, args, pushes);
+        if (args.layer.key_rotation && (!is_decode || args.n_chunk_attentions))
+            pushes[0] = rotated(recorder, args.layer_index, pushes[0], args.layer.query_limit);
+        if (!is_decode)
+            record_prefill(recorder, args, pushes);
         for (uint32_t i = 0; i < args.n_chunk_attentions; ++i)
             record_attention_scores(recorder, args, args.chunk_attentions[i], scoring, pushes[0]);
         return LK_OK;
     }));
     return attend_tensors_.finish(tensors, 3);
+}
+
+// The queries of a layer, for the kernels that do not rotate them.
+PushTensor VulkanCache::rotated(const Recorder &recorder, uint32_t layer, const PushTensor &q,
+                                float query_limit) const {
+    return rotated_.record(recorder, pipelines_.rotate_queries(), layout_.layers[layer],
+                           state_.shape().n_tokens, q, state_.constants().layer(layer).key_scales,
+                           query_limit, device_.traits().max_workgroup_count);
 }
 
 template <class Push>
@@ -374,6 +364,14 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns);
 }
 
+void VulkanCache::record_prefill(const Recorder &recorder, const AttendArgs &args,
+                                 const PushTensor *tensors) const {
+    if (slots_.takes(state_.shape(), args.layer))
+        record_slots(recorder, args, tensors);
+    else
+        record_tile(recorder, args, tensors);
+}
+
 void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
                               const PushTensor *tensors) const {
     const gpu::StepShape &shape = state_.shape();
@@ -382,7 +380,7 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     const uint32_t columns = prefill_columns(device_.traits(), layer.head_dim, n_columns);
     const AttendPipelines &pipelines = pipelines_.tile(args.layer_index, columns);
     const uint32_t most = device_.traits().max_workgroup_count;
-    TilePush push = attend_push<TilePush>(args.layer_index, tensors);
+    TilePush push = attend_push<TilePush>(rotated_record(layout_, args.layer_index), tensors);
     push.staged_k = staged(args.staging.k);
     push.staged_v = staged(args.staging.v);
     push.n_tokens = shape.n_tokens;
@@ -405,7 +403,7 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
 
 void VulkanCache::record_slots(const Recorder &recorder, const AttendArgs &args,
                                const PushTensor *tensors) const {
-    SlotPush push = attend_push<SlotPush>(args.layer_index, tensors);
+    SlotPush push = attend_push<SlotPush>(rotated_record(layout_, args.layer_index), tensors);
     push.staged_k = staged(args.staging.k);
     push.staged_v = staged(args.staging.v);
     push.n_tokens = state_.shape().n_tokens;
@@ -425,7 +423,7 @@ void VulkanCache::record_attention_scores(const Recorder &recorder, const Attend
     push.scores = request.scores;
     push.partials = request.partials;
     push.q = q;
-    push.layer = args.layer_index;
+    push.layer = rotated_record(layout_, args.layer_index);
     push.sequence = request.sequence;
     push.first_query = request.first_query;
     push.n_queries = request.n_queries;
@@ -522,6 +520,10 @@ lk_status VulkanCache::sum_queries(const QueryStatArgs &args) {
     push.head_dim = layer.head_dim;
     push.group_size = layer.n_query_heads / layer.n_kv_heads;
     return run({}, [&](const Recorder &recorder) {
+        if (layer.key_rotation) {
+            push.q = rotated(recorder, args.layer_index, push.q, 0);
+            push.key_scales = 0;
+        }
         recorder.bind(pipeline);
         for (uint32_t r = 0; r < args.n_runs; ++r)
             record_sums(recorder, args.runs[r], push);

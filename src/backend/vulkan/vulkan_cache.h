@@ -11,6 +11,7 @@
 #include "backend/vulkan/host_tensors.h"
 #include "backend/vulkan/prefill_slots.h"
 #include "backend/vulkan/report_buffer.h"
+#include "backend/vulkan/rotated_queries.h"
 #include "backend/vulkan/table_buffers.h"
 #include "backend/vulkan/transfer.h"
 
@@ -78,6 +79,8 @@ class VulkanCache final : public CacheDevice {
     template <class Push>
     Push attend_push(uint32_t layer, const PushTensor *tensors) const;
     void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
+    void record_prefill(const Recorder &recorder, const AttendArgs &args,
+                        const PushTensor *tensors) const;
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
     void record_slots(const Recorder &recorder, const AttendArgs &args,
@@ -86,6 +89,8 @@ class VulkanCache final : public CacheDevice {
                                  const ChunkAttention &request,
                                  const AttentionScoresPipelines &pipelines,
                                  const PushTensor &q) const;
+    PushTensor rotated(const Recorder &recorder, uint32_t layer, const PushTensor &q,
+                       float query_limit) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
     uint64_t most_tile_floats(const LayerView &layer) const;
@@ -104,9 +109,10 @@ class VulkanCache final : public CacheDevice {
     PrefillSlots slots_;
     gpu::NewBlockTable new_blocks_;
     gpu::JobList jobs_;
-    gpu::Table constants_;  // StepTable, LayerInfo [layers]
+    gpu::Table constants_;  // StepTable, then the layers' table
     gpu::Table partials_;   // of one call of attention
     gpu::QueryStatsArea sums_;
+    RotatedQueries rotated_;
 
     lk_queue queue_{};
     uint32_t n_appends_ = 0;  // of the step
