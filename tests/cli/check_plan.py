@@ -112,6 +112,7 @@ def chunks(folder: pathlib.Path) -> None:
     rotated = json.loads(run('plan', 'kivi2', '--rotate-keys', '--save', str(saved), '--json').stdout)
     plain = json.loads(run('plan', 'kivi2', '--json').stdout)
     expect(rotated['plan']['layers'][0]['key_rotation'] == 'hadamard', 'keys are rotated')
+    expect(rotated['plan']['name'] == 'kivi2-rotated', 'under a name of its own')
     expect(rotated['bytes_total'] == plain['bytes_total'], 'without a byte more')
     expect('groups of the page, rotated\n' in run('plan', str(saved), '--explain').stdout, 'rules name the rotation')
     expect('rotated' not in run('plan', 'kivi2', '--explain').stdout, 'a preset rotates nothing')
