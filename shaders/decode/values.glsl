@@ -12,6 +12,10 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
+#ifdef LK_SUBGROUPS
+#extension GL_KHR_shader_subgroup_vote : require
+#endif
+
 #include "shaders/decode/keys.glsl"
 
 const float kNothing = -1e30;  // row_max before any score; above kHidden
@@ -216,14 +220,14 @@ void store_plain_weights() {
 
 // As fold_weights(), of one of several groups: lays out its ranges, in turn in two places, so that
 // lanes may still read those of the pair of strips before.
-float take_group(KvTile kv_tile, uint step, uint group, out float midpoints[kColumnSets]) {
+float take_group(KvTile kv_tile, uint turn, uint group, out float midpoints[kColumnSets]) {
     const bool has_ranges = kv_tile.value_bits < 16u && group < kv_tile.value_groups;
     const vec4 ranges = to_parameters(value_ranges, kv_tile.has_f8_values);
     const vec4 minima = to_parameters(value_minima, kv_tile.has_f8_values);
     const float most_of_team = team_max(largest_of(ranges));
     const int exponent = exponent_above(has_ranges ? most_of_team : 0.5);
     const vec4 scaled = ranges * power(-exponent);
-    value_ranges_row = team * kTeamParameters + step % 2u * LK_LANES;
+    value_ranges_row = team * kTeamParameters + turn % 2u * LK_LANES;
     shared_parameters[value_ranges_row + lane] =
         uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
     Pair weights[kFolded];
@@ -270,7 +274,16 @@ ValueStep value_step(KvTile kv_tile, uint step) {
                      min(from + kv_tile.value_group_strips, kStrips));
 }
 
-// A page format has one channel group, or each pair of strips takes the ranges of its group.
+// Is x true in the team? Where a team is no subgroup, all teams go the same way.
+bool team_needs(bool x) {
+#ifdef LK_SUBGROUPS
+    return kSubgroup != LK_LANES || subgroupAny(x);
+#else
+    return true;
+#endif
+}
+
+// A page format has one channel group, or the first pair of strips of a group takes its ranges.
 void multiply_values(WorkTile work_tile, KvTile kv_tile) {
     const uint n_tokens = work_tile.n_history + work_tile.n_new;
     float midpoints[kColumnSets];
@@ -280,16 +293,21 @@ void multiply_values(WorkTile work_tile, KvTile kv_tile) {
     else
         store_plain_weights();
     team_sync();
+    uint n_taken = 0u;
+    uint taken = ~0u;  // the group
     [[dont_unroll]] for (uint step = 0u; step < push.n_value_steps; ++step) {
         const ValueStep now = value_step(kv_tile, step);
         if (kGrouped != 0u) {
             // After an odd number of strips the vectors that were loaded ahead are others.
             if (step != 0u && now.strip < now.end && kv_tile.value_group_strips % 2u != 0u)
                 begin_value_vectors(kv_tile, now.strip);
-            factor = take_group(kv_tile, step, now.group, midpoints);
+            if (team_needs(now.group != taken && now.strip < now.end)) {
+                factor = take_group(kv_tile, n_taken++, now.group, midpoints);
+                taken = now.group;
+                team_sync();
+            }
             if (step + 1u < push.n_value_steps)
                 load_value_parameters(kv_tile, value_step(kv_tile, step + 1u).group);
-            team_sync();
         }
         multiply_value_strips(kv_tile, now.strip, now.end, factor, midpoints, n_tokens);
     }

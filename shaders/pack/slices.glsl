@@ -143,44 +143,21 @@ void keep_fields(uint strip, uint tile, uvec4 codes, uint lane) {
         join_codes(codes);
 }
 
-// How the lane's values of some tiles become codes: thresholds up to 2 bits, else quantizers.
-struct LaneCoder {
-    uint first_entry;
-    uint bits;
-    LaneThresholds thresholds;
-    LaneQuantizers quantizers;
-};
-LaneCoder no_coder() {
-    LaneCoder coder;
-    coder.first_entry = coder.bits = ~0u;
-    return coder;
-}
-void take_coder(inout LaneCoder coder, uint strip, uint tile, uint bits, uint lane) {
-    const uint entry = first_entry(page_format, strip, tile);
-    if (coder.first_entry == entry && coder.bits == bits)
-        return;
-    coder.first_entry = entry;
-    coder.bits = bits;
-    if (bits <= 2u)
-        coder.thresholds = load_thresholds(strip, tile, lane, bits);
-    else
-        coder.quantizers = load_quantizers(strip, tile, lane);
-}
-
 // A tile's bytes where it has 8 or 16 bits, else its codes; those of shared slots come later.
-void write_tile(inout LaneCoder coder, uvec4 ordered, uint strip, uint tile, uint lane) {
+void write_tile(uvec4 ordered, uint strip, uint tile, uint lane) {
     const StripPosition position = strip_position(strip);
     const Address target = address_add(job.payload, position.offset);
     if (position.bits == 16u) {
         Quads(target).at[tile * LK_LANES + lane] = pairs_of_order(ordered);
         return;
     }
-    take_coder(coder, strip, tile, position.bits, lane);
     uvec4 codes;
     if (position.bits <= 2u)
-        codes = compare_tile(coder.thresholds, ordered, position.bits);
+        codes = compare_tile(load_thresholds(strip, tile, lane, position.bits), ordered,
+                             position.bits);
     else
-        codes = quantize_tile(coder.quantizers, pairs_of_order(ordered), position.bits);
+        codes = quantize_tile(load_quantizers(strip, tile, lane), pairs_of_order(ordered),
+                              position.bits);
     if (position.bits == 8u)
         Pairs(target).at[(tile / 2u * LK_LANES + lane) * 2u + tile % 2u] =
             uvec2(codes.x | codes.y << 8, codes.z | codes.w << 8);
@@ -188,17 +165,12 @@ void write_tile(inout LaneCoder coder, uvec4 ordered, uint strip, uint tile, uin
         keep_fields(strip, tile, codes, lane);
 }
 
-// The loop has two copies of its body, so the tiles move past it. glslc makes none: those of its own
-// lose `precise`.
+// The loop has one copy of its body, so the tiles move past it.
 void write_slice(Slice loaded, uint slice, uint lane) {
-    LaneCoder coder = no_coder();
-    for (uint i = 0u; i < slice_tiles(); i += 2u) {
-        const uint next = i + 1u;
-        write_tile(coder, loaded.tiles[0], strip_of(slice, i), tile_of(slice, i), lane);
-        if (next < slice_tiles())
-            write_tile(coder, loaded.tiles[1], strip_of(slice, next), tile_of(slice, next), lane);
-        [[unroll]] for (uint j = 2u; j < LK_SLICE_TILES; ++j)
-            loaded.tiles[j - 2u] = loaded.tiles[j];
+    for (uint i = 0u; i < slice_tiles(); ++i) {
+        write_tile(loaded.tiles[0], strip_of(slice, i), tile_of(slice, i), lane);
+        [[unroll]] for (uint j = 1u; j < LK_SLICE_TILES; ++j)
+            loaded.tiles[j - 1u] = loaded.tiles[j];
     }
 }
 

@@ -114,20 +114,34 @@ void attend_stages(Mask mask, uint begin, uint edge, uint end) {
     }
 }
 
+// The lane's pair of an eight of channels, of its column i. Constant indices, so that outputs stay in
+// registers.
+vec2 output_pair(uint i, uint eight) {
+    vec2 pair = vec2(0.0);
+    [[unroll]] for (uint at = 0u; at < 2u * kMostStrips; ++at)
+        if (at == eight)
+            pair = i == 0u ? vec2(outputs[at][0], outputs[at][1]) : vec2(outputs[at][2], outputs[at][3]);
+    return pair;
+}
+
 void store_columns(Mask mask, uint tile) {
     const vec2 sums = quad_total(sum);
-    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+    [[dont_unroll]] for (uint i = 0u; i < 2u; ++i) {
         const uint column = lane_column(i);
         if (column >= mask.n_columns)
             continue;
-        const Total total =
-            Total(reference[i] - kWeightExponent, is_beyond[i] ? kBeyond : sums[i]);
+        const bool is_first = i == 0u;
+        Total total = Total(is_first ? reference.x : reference.y, is_first ? sums.x : sums.y);
+        total.reference -= kWeightExponent;
+        if (is_first ? is_beyond.x : is_beyond.y)
+            total.sum = kBeyond;
         const Destination to = store_total(mask, tile, column, total);
-        [[unroll]] for (uint at = 0u; at < 2u * kMostStrips; ++at)
+        [[dont_unroll]] for (uint eight = 0u; eight < 2u * kStrips; ++eight) {
+            const vec2 pair = output_pair(i, eight);
             [[unroll]] for (uint e = 0u; e < 2u; ++e)
-                if (at < 2u * kStrips)
-                    store_element(to.row, to.dtype, 8u * at + lane_pair() + e,
-                                  output_of(to.total, outputs[at][2u * i + e] * to.factor));
+                store_element(to.row, to.dtype, 8u * eight + lane_pair() + e,
+                              output_of(to.total, pair[e] * to.factor));
+        }
     }
 }
 

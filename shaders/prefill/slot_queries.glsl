@@ -91,14 +91,20 @@ uvec2 load_query_pair(Mask mask, vec2 units, uint channel) {
     return uvec2(packHalf2x16(vec2(first.x, second.x)), packHalf2x16(vec2(first.y, second.y)));
 }
 
-// Strips that the head dim does not have repeat the last one.
+// One copy of the loads, whose results go where a constant index says: a matrix that an index chooses
+// lies in local memory, also in the loop over stages.
 void load_queries(Mask mask) {
     find_query_rows(mask);
     const vec2 units = find_factors(mask);
-    [[unroll]] for (uint strip = 0u; strip < kMostStrips; ++strip) {
-        const uint channel = min(strip, kStrips - 1u) * LK_STRIP_CHANNELS + lane_pair();
-        queries[strip] = matrix_of(uvec4(load_query_pair(mask, units, channel),
-                                         load_query_pair(mask, units, channel + 8u)));
+    [[unroll]] for (uint i = 0u; i < kMostStrips; ++i)
+        queries[i] = matrix_of(uvec4(0u));
+    [[dont_unroll]] for (uint strip = 0u; strip < kStrips; ++strip) {
+        const uint channel = strip * LK_STRIP_CHANNELS + lane_pair();
+        const Matrix loaded = matrix_of(uvec4(load_query_pair(mask, units, channel),
+                                              load_query_pair(mask, units, channel + 8u)));
+        [[unroll]] for (uint i = 0u; i < kMostStrips; ++i)
+            if (i == strip)
+                queries[i] = loaded;
     }
 }
 

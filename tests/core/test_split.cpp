@@ -43,7 +43,8 @@ class Rules final : public gpu::SplitRules {
         return {kWorkers, kWorkers, 64, 8, 16, kWorkers, 3};
     }
     gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
-        return {kWorkers, n_readers, 8, 131072, splits_packed_only, page_bytes, turn_bytes};
+        return {kWorkers,           n_readers,  8,          131072,
+                splits_packed_only, page_bytes, turn_bytes, byte_percent};
     }
 
     uint32_t n_forms(uint32_t) const override { return has_forms ? 2 : 1; }
@@ -56,6 +57,7 @@ class Rules final : public gpu::SplitRules {
     bool splits_packed_only = false;
     uint32_t page_bytes = 0;
     uint32_t turn_bytes = 0;
+    uint32_t byte_percent = 50;
 };
 
 class Memory final : public gpu::TableMemory {
@@ -345,6 +347,17 @@ void heads_of_different_widths_are_cut_by_cost(void **) {
     });
 }
 
+// Where pages of all widths cost the same, heads of all widths have as many splits.
+void heads_of_equal_cost_have_equal_splits(void **) {
+    for_contexts_of_different_widths([](const Shape &, Context *context) {
+        Rules rules;
+        rules.byte_percent = 0;
+        const std::vector<WorkItem> items = context->plan(rules);
+        for (const WorkItem &item : items)
+            assert_int_equal(item.n_splits, items[0].n_splits);
+    });
+}
+
 // Heads of one width are cut as without a cost of pages.
 void equal_heads_are_cut_alike(void **) {
     for (const Shape &shape : kShapes) {
@@ -456,6 +469,7 @@ int main() {
         cmocka_unit_test(uniform_contexts_are_cut_as_before),
         cmocka_unit_test(rows_at_16_bits_are_in_all_splits),
         cmocka_unit_test(heads_of_different_widths_are_cut_by_cost),
+        cmocka_unit_test(heads_of_equal_cost_have_equal_splits),
         cmocka_unit_test(equal_heads_are_cut_alike),
         cmocka_unit_test(rounds_of_pages_are_shared),
         cmocka_unit_test(heads_of_different_widths_keep_their_items),

@@ -209,7 +209,7 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
             add_parts(sequence, kind, first_entry + head, work_tile,
                       &parts_[(uint64_t{s} * layer.n_kv_heads + head) * n_parts_]);
         }
-    weigh();
+    weigh(kind.split.shape.byte_percent);
 }
 
 // Readers take pages in rounds. Where an even share ends just before a full round, all splits but

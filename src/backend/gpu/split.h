@@ -26,6 +26,8 @@ struct SplitShape {
                           // like equal ones
     uint32_t turn_bytes = 0;  // cost of a reader's packed page besides its bytes; 0: work tiles are
                               // cut by bytes alone
+    uint32_t byte_percent = 50;  // of a page's cost, where pages of a layer differ in their bytes;
+                                 // the rest is the same for all pages
 };
 
 // The most that shapes can be. A work tile is a KV head of a sequence.
@@ -152,7 +154,7 @@ class Splits {
                                uint32_t entry) const;
     void add_parts(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
                    const WorkTileBlocks &work_tile, Part *parts);
-    void weigh();
+    void weigh(uint32_t byte_percent);
     void number_splits(const Batch &batch, Kind *kind, uint64_t total, uint32_t n_rounds);
     void write_part(const BatchSequence &sequence, const Kind &kind, uint32_t entry, uint32_t form,
                     WorkItem item, uint32_t *n_items, WorkItem *items) const;

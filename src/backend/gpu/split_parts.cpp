@@ -55,8 +55,8 @@ uint64_t Splits::block_tiles(const WorkTileBlocks &work_tile) {
 }
 
 // Pages of few bits take almost as many instructions as those of many. So where heads differ, a
-// page costs half of its bytes and half of those of the mean page.
-void Splits::weigh() {
+// part of a page's cost are its bytes, and the rest those of the mean page.
+void Splits::weigh(uint32_t byte_percent) {
     has_equal_heads_ = true;
     const BlockRun *of_pages = nullptr;
     for (const WorkTileBlocks &work_tile : work_tiles_) {
@@ -80,7 +80,8 @@ void Splits::weigh() {
         const uint64_t raw = work_tile.raw[0].bytes + work_tile.raw[1].bytes;
         const uint64_t mean = n_pages ? bytes * part.n_pages / n_pages : 0;
         const uint64_t n_all = work_tile.packed.size();
-        part.cost = (n_all ? raw * part.n_pages / n_all : raw) + (part.bytes + mean) / 2;
+        part.cost = (n_all ? raw * part.n_pages / n_all : raw) +
+                    (part.bytes * byte_percent + mean * (100 - byte_percent)) / 100;
     }
 }
 

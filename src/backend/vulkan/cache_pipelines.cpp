@@ -295,7 +295,8 @@ bool CachePipelines::want_slots(uint32_t layer) {
     return want(make_spec(shaders::prefill_unpack,
                           {{LK_SPEC_THREADS, kUnpackThreads}, {LK_SPEC_HEAD_DIM, head_dim}}, 0),
                 &of->unpack) &&
-           want(make_spec(shaders::attend_prefill_slots,
+           want(make_spec(head_dim == LK_SLOT_HEAD_DIM ? shaders::attend_prefill_slots_128
+                                                       : shaders::attend_prefill_slots,
                           {{LK_SPEC_THREADS, LK_SLOT_THREADS},
                            {LK_SPEC_HEAD_DIM, head_dim},
                            {LK_SPEC_SUBGROUP, subgroup},

@@ -24,6 +24,8 @@ constexpr uint32_t kPassSharedBytes = 12288;  // likewise, in two passes
 constexpr uint32_t kVectorSharedBytes = 24576;  // likewise, without matrices: two of a core
 constexpr uint32_t kHalfSharedBytes = 20480;    // likewise, in FP16
 constexpr uint32_t kGroupSharedBytes = 26624;   // likewise, in FP16 where pages have several groups
+// Without matrices instructions bound a page, and all pages of a layer run the same.
+constexpr uint32_t kVectorBytePercent = 0;
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
 constexpr uint32_t kFewFolds = 4;       // several token groups of keys have pipelines for as many
@@ -336,7 +338,11 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns)
     const uint32_t columns = tile_columns(layer, n_columns);
     const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
     const uint32_t n_workers = core_workers(layer, columns) * traits_.n_cores;
-    return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices, 0};
+    gpu::SplitShape shape = {
+        n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices, 0};
+    if (!has_matrices)
+        shape.byte_percent = kVectorBytePercent;
+    return shape;
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
