@@ -17,23 +17,22 @@ namespace cuda {
 
 // Elements lane, lane + 32, ... of a row: one choice of type, then all loads at once.
 template <int kCount, typename Float, typename Convert>
-__device__ __forceinline__ void load_row(const void *data, int64_t at, uint32_t n, uint32_t lane,
+__device__ __forceinline__ void load_row(const void *from, uint32_t n, uint32_t lane,
                                          float (&out)[kCount], Convert convert) {
-    const Float *row = static_cast<const Float *>(data) + at;
+    const Float *row = static_cast<const Float *>(from);
 #pragma unroll
     for (uint32_t i = 0; i < kCount; ++i)
         out[i] = i * kWarp + lane < n ? convert(row[i * kWarp + lane]) : 0.0f;
 }
 template <int kCount>
-__device__ __forceinline__ void load_row(const TensorArg &from, int64_t at, uint32_t n,
-                                         uint32_t lane, float (&out)[kCount]) {
-    if (from.dtype == kF32)
-        load_row<kCount, float>(from.data, at, n, lane, out, [](float x) { return x; });
-    else if (from.dtype == kF16)
-        load_row<kCount, __half>(from.data, at, n, lane, out,
-                                 [](__half x) { return __half2float(x); });
+__device__ __forceinline__ void load_row(const void *row, uint32_t dtype, uint32_t n, uint32_t lane,
+                                         float (&out)[kCount]) {
+    if (dtype == kF32)
+        load_row<kCount, float>(row, n, lane, out, [](float x) { return x; });
+    else if (dtype == kF16)
+        load_row<kCount, __half>(row, n, lane, out, [](__half x) { return __half2float(x); });
     else
-        load_row<kCount, uint16_t>(from.data, at, n, lane, out, [](uint16_t x) {
+        load_row<kCount, uint16_t>(row, n, lane, out, [](uint16_t x) {
             return __uint_as_float(static_cast<uint32_t>(x) << 16);
         });
 }
@@ -51,23 +50,24 @@ struct DecodeQuery {
     bool is_beyond;  // its layer's limit: counts as zeros, Destination::close() makes it NaN
 };
 
-// Load a query of n channels, brought to at most 2^shift. Out of line: every kernel of a head dim
-// calls it.
+// Load a query of change.head_dim channels, brought to at most 2^shift. Out of line: every kernel
+// of a head dim calls it. Its arguments are values in registers: a reference to parameters of a
+// kernel is read as global memory, whose latency each work item would pay.
 template <int kCount>
-__device__ __noinline__ DecodeQuery<kCount> load_query(const TensorArg from, int64_t at, uint32_t n,
-                                                       const LayerArg &layer, uint32_t kv_head,
+__device__ __noinline__ DecodeQuery<kCount> load_query(const void *row, uint32_t dtype, float limit,
+                                                       const QueryChange change, float scale,
                                                        int shift) {
     DecodeQuery<kCount> q;
-    load_row(from, at, n, threadIdx.x % kWarp, q.x);
+    load_row(row, dtype, change.head_dim, threadIdx.x % kWarp, q.x);
     q.is_beyond = false;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-        q.is_beyond |= is_beyond_limit(layer, q.x[i]);
+        q.is_beyond |= is_beyond_limit(limit, q.x[i]);
     q.is_beyond = __any_sync(kAllLanes, q.is_beyond);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
         q.x[i] = q.is_beyond ? 0.0f : q.x[i];
-    q.center_product = change_query(QueryChange(layer, kv_head), q.x);
+    q.center_product = change_query(change, q.x);
     float most = 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
@@ -79,7 +79,7 @@ __device__ __noinline__ DecodeQuery<kCount> load_query(const TensorArg from, int
     q.exponent =
         (most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100) : 0) -
         shift;
-    const float down = layer.scale < 0 ? -power(-q.exponent) : power(-q.exponent);
+    const float down = scale < 0 ? -power(-q.exponent) : power(-q.exponent);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
         q.x[i] *= down;
@@ -101,8 +101,13 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
         const uint32_t head = work_tile.first_head +
                               (is_real ? work_tile.first_column + column - i * work_tile.group : 0);
         const int64_t at = row_offset(args.q, token, head);
-        const DecodeQuery<kCount> query = load_query<kCount>(
-            args.q, at, is_real ? head_dim : 0, args.layer, item.kv_head, Method::kQueryShift);
+        const void *row = static_cast<const uint8_t *>(args.q.data) +
+                          at * (args.q.dtype == kF32 ? sizeof(float) : sizeof(__half));
+        QueryChange change(args.layer, item.kv_head);
+        change.head_dim = is_real ? head_dim : 0;
+        const DecodeQuery<kCount> query =
+            load_query<kCount>(row, args.q.dtype, args.layer.query_limit, change, args.layer.scale,
+                               Method::kQueryShift);
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
             if (n * kWarp + lane < head_dim)
