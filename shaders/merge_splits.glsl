@@ -1,5 +1,6 @@
 // Partial results of a column become one: a workgroup computes the weights of the splits, then its
-// invocations each take four channels of every n-th split, always in the same order.
+// invocations each take four channels of every n-th split, always in the same order. An includer has
+// LK_MERGE_CHANNELS, of a workgroup at most.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_MERGE_SPLITS_GLSL
@@ -9,7 +10,7 @@
 
 #include "shaders/output.glsl"
 
-layout(local_size_x_id = LK_SPEC_THREADS) in;  // a power of two, at least head_dim / 4
+layout(local_size_x_id = LK_SPEC_THREADS) in;  // a power of two, at least a quarter of its channels
 layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
 layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;
 
@@ -18,7 +19,9 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Co
 };
 
 const uint kQuads = kHeadDim / 4u;
-const uint kSplitGroups = gl_WorkGroupSize.x / kQuads;
+const uint kMostQuads = LK_MERGE_CHANNELS / 4u;
+const uint kOwnQuads = kQuads < kMostQuads ? kQuads : kMostQuads;  // of a workgroup
+const uint kSplitGroups = gl_WorkGroupSize.x / kOwnQuads;
 const uint kWeights = 1024u;  // of splits whose weights are computed at once
 const uint kEarly = 4u;       // outputs that an invocation loads before the weights are known
 
@@ -61,11 +64,12 @@ float reduce(float x, uint n, bool adds) {
     return shared_quads[0].x;
 }
 
-// Returns four channels of the sum of weighted outputs, 4 i and up, to the first kQuads invocations.
-// What does not depend on weights is loaded first, all at once.
-vec4 merge_splits(ColumnSplits splits, out Total total) {
-    const uint quad = gl_LocalInvocationIndex % kQuads;
-    const uint group = gl_LocalInvocationIndex / kQuads;
+// Returns four channels of the sum of weighted outputs, 4 (first_quad + i) and up, to the first
+// kOwnQuads invocations. What does not depend on weights is loaded first, all at once.
+vec4 merge_splits(ColumnSplits splits, uint first_quad, out Total total) {
+    const uint quad = gl_LocalInvocationIndex % kOwnQuads;
+    const uint group = gl_LocalInvocationIndex / kOwnQuads;
+    const bool is_there = group < kSplitGroups && first_quad + quad < kQuads;
     const uint own = gl_LocalInvocationIndex;
     float own_reference = kHidden;
     float own_sum = 0.0;
@@ -76,8 +80,8 @@ vec4 merge_splits(ColumnSplits splits, out Total total) {
     vec4 early[kEarly];
     [[unroll]] for (uint i = 0u; i < kEarly; ++i) {
         early[i] = vec4(0.0);
-        if (group < kSplitGroups && group + i * kSplitGroups < splits.n)
-            early[i] = split_quad(splits, group + i * kSplitGroups, quad);
+        if (is_there && group + i * kSplitGroups < splits.n)
+            early[i] = split_quad(splits, group + i * kSplitGroups, first_quad + quad);
     }
     float reference = own_reference;
     for (uint i = own + gl_WorkGroupSize.x; i < splits.n; i += gl_WorkGroupSize.x)
@@ -102,9 +106,9 @@ vec4 merge_splits(ColumnSplits splits, out Total total) {
                 if (group + i * kSplitGroups < n)
                     outputs += shared_weights[group + i * kSplitGroups] * early[i];
         const uint n_early = first == 0u ? kEarly * kSplitGroups : 0u;
-        if (group < kSplitGroups)
+        if (is_there)
             for (uint i = group + n_early; i < n; i += kSplitGroups)
-                outputs += shared_weights[i] * split_quad(splits, first + i, quad);
+                outputs += shared_weights[i] * split_quad(splits, first + i, first_quad + quad);
     }
     total.sum = reduce(sum, splits.n, true);
     barrier();
@@ -112,22 +116,22 @@ vec4 merge_splits(ColumnSplits splits, out Total total) {
     barrier();
     if (group == 0u)
         for (uint i = 1u; i < min(kSplitGroups, splits.n); ++i)
-            outputs += shared_quads[i * kQuads + quad];
+            outputs += shared_quads[i * kOwnQuads + quad];
     return outputs;
 }
 
 // The column of token and head, with its learned sink, to the output and the LSEs.
 void store_column(PushTensor outputs, Address lse, uint lse_token_stride, uint lse_head_stride,
-                  LayerInfo layer, uint token, uint head, Total total, vec4 quad) {
+                  LayerInfo layer, uint token, uint head, uint first_quad, Total total, vec4 quad) {
     const float factor = add_sink(layer, head, total) * inverse_sum(total);
-    if (gl_LocalInvocationIndex == 0u)
+    if (gl_LocalInvocationIndex == 0u && first_quad == 0u)
         store_lse(lse, lse_token_stride, lse_head_stride, token, head, total);
-    if (gl_LocalInvocationIndex >= kQuads)
+    const uint own = first_quad + gl_LocalInvocationIndex;
+    if (gl_LocalInvocationIndex >= kOwnQuads || own >= kQuads)
         return;
     const Address to = tensor_row(outputs, token, head);
     for (uint i = 0u; i < 4u; ++i)
-        store_element(to, outputs.dtype, 4u * gl_LocalInvocationIndex + i,
-                      output_of(total, quad[i] * factor));
+        store_element(to, outputs.dtype, 4u * own + i, output_of(total, quad[i] * factor));
 }
 
 #endif

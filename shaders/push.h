@@ -192,7 +192,8 @@ struct AddQueryStatsPush {
 // attend_decode_matrix takes items of packed blocks of one shape, all of which share the work
 // tile's 16-bit blocks; these are split evenly; same push constants, workgroups and results.
 // decode_merge joins them and includes sink logits. Same push constants, but items are the first
-// splits of work tiles that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
+// splits of work tiles that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS, z = groups of
+// LK_DECODE_MERGE_CHANNELS channels.
 struct DecodePush {
     Address step;
     Address items;     // WorkItem [n_items]

@@ -1,5 +1,6 @@
 // Attention of few query columns over blocks of native formats: a workgroup takes a work item, its
-// teams take the item's KV tiles in turn. push.h says how the dispatch is cut into workgroups.
+// teams take the item's KV tiles in turn, each its own or all the same one. push.h says how the
+// dispatch is cut into workgroups.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -25,8 +26,8 @@ void main() {
     for (uint first = 0u; first < push.n_kv_tiles; first += kKvTiles) {
         find_kv_tiles(work_tile, first);
         const uint n = min(push.n_kv_tiles - first, kKvTiles);
-        for (uint at = 0u; at < n; at += kTeams)
-            attend_kv_tile(work_tile, load_kv_tile(at + team));
+        for (uint at = 0u; at < n; at += kPages)
+            attend_kv_tile(work_tile, load_kv_tile(at + page_of_team()));
     }
     merge_teams();
     if (work_tile.item.n_splits == 1u)

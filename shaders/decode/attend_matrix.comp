@@ -29,9 +29,9 @@ void attend_f16_blocks(WorkTile work_tile) {
 // A page is looked up while the one before it is multiplied, and its block before that.
 void attend_pages(WorkTile work_tile, Page page, uvec4 next_block) {
     begin_page(page);
-    [[dont_unroll]] for (uint at = 0u; at < push.n_kv_tiles; at += kTeams) {
+    [[dont_unroll]] for (uint at = 0u; at < push.n_kv_tiles; at += kPagesAtOnce) {
         const Page next = find_page(work_tile, next_block);
-        next_block = load_page_block(work_tile, at + 2u * kTeams + team);
+        next_block = load_page_block(work_tile, at + 2u * kPagesAtOnce + team / kPageParts);
         attend_page(work_tile, page, next);
         page = next;
     }
@@ -40,8 +40,8 @@ void attend_pages(WorkTile work_tile, Page page, uvec4 next_block) {
 void main() {
     find_lane();
     const WorkTile work_tile = find_work_tile(gl_WorkGroupID.x, kColumns);
-    const uvec4 block = load_page_block(work_tile, team);
-    const uvec4 next_block = load_page_block(work_tile, kTeams + team);
+    const uvec4 block = load_page_block(work_tile, team / kPageParts);
+    const uvec4 next_block = load_page_block(work_tile, kPagesAtOnce + team / kPageParts);
     load_queries(work_tile);
     take_queries();
 #ifdef LK_FORMS

@@ -103,13 +103,16 @@ Tile code_tile(uvec4 words, uint bits, uint tile) {
     return code_tile(words, bits, tile, (1u << bits) - 1u);
 }
 
-// The factors of the codes of a team's page: queries with the ranges of keys, [strip], or weights
-// with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9.
-const uint kFoldedRows = 4u * (kStrips > kPageTiles ? kStrips : kPageTiles);
-shared FoldedQuad shared_folded[kTeams * kFoldedRows * kFoldedQuads];
+// The factors of the codes of a page: queries with the ranges of keys, [strip], or weights with the
+// ranges of values, [team of the page][tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9.
+const uint kWeightTiles = kPageTeams * kPageTiles;
+const uint kFoldedRows = 4u * (kStrips > kWeightTiles ? kStrips : kWeightTiles);
+shared FoldedQuad shared_folded[kPages * kFoldedRows * kFoldedQuads];
 
 const uint kFolded = 2u * kColumns;  // pairs of a lane: [column][lower or upper k]
-uint folded_index(uint at) { return (team * kFoldedRows + at) * kFoldedQuads; }
+uint folded_index(uint at) { return (page_of_team() * kFoldedRows + at) * kFoldedQuads; }
+// Of the team's weights.
+uint weight_row(uint at) { return 4u * kPageTiles * team_of_page() + at; }
 
 void load_folded(uint at, out Pair folded[kFolded]) {
 #ifdef LK_FLOAT16
@@ -146,15 +149,21 @@ float folded_value(uint at, uint column, uint k) {
 #endif
 }
 
-// A team's parameters for all lanes: while keys are multiplied, where pages have token groups, their
-// ranges for the queries of each group, in FP16 as four numbers of a row, [group][row of
-// shared_folded]; later those of a group of values (values.glsl).
+// Parameters for all lanes: while keys are multiplied, where pages have token groups, the ranges of a
+// page for the queries of each group, in FP16 as four numbers of a row, [group][row of
+// shared_folded]; later each team's of a group of values (values.glsl).
 const uint kRanges = kGrouped != 0u ? kKeyGroups * 4u * kStrips : 0u;
-const uint kValueParameters = LK_MAX_PAGE_TOKENS / 2u;
-const uint kTeamParameters = kRanges > kValueParameters ? kRanges : kValueParameters;
-shared uvec2 shared_parameters[kTeams * kTeamParameters];
+const uint kValueParameters = LK_MAX_PAGE_TOKENS / 2u;  // of a team
+const uint kTeamsParameters = kPageTeams * kValueParameters;
+const uint kPageParameters = kRanges > kTeamsParameters ? kRanges : kTeamsParameters;
+shared uvec2 shared_parameters[kPages * kPageParameters];
 uint value_ranges_row;  // of shared_parameters: where the ranges of the group of values begin
-uint range_index(uint group, uint row) { return team * kTeamParameters + group * 4u * kStrips + row; }
+uint range_index(uint group, uint row) {
+    return page_of_team() * kPageParameters + group * 4u * kStrips + row;
+}
+uint value_parameters_begin() {
+    return page_of_team() * kPageParameters + team_of_page() * kValueParameters;
+}
 void store_ranges(uint group, uint row, vec4 ranges) {
     shared_parameters[range_index(group, row)] =
         uvec2(packHalf2x16(ranges.xy), packHalf2x16(ranges.zw));

@@ -12,7 +12,8 @@
 
 #include "shaders/decode/key_slots.glsl"
 
-const uint kFoldTasks = (4u * kStrips + LK_LANES - 1u) / LK_LANES;
+const uint kFoldTasks = (4u * kTeamStrips + LK_LANES - 1u) / LK_LANES;
+uint fold_task(uint i) { return 4u * first_strip() + lane + i * LK_LANES; }
 // With several token groups, queries and ranges meet in FP16: each takes half of kLarge.
 const int kGroupedExponent = kLargeExponent / 2;
 
@@ -26,11 +27,11 @@ struct FoldTask {
     uvec4 channels;
 };
 bool has_codes(KvTile kv_tile, uint task) {
-    return task / 4u >= kv_tile.end16 && task / 4u < kStrips;
+    return task / 4u >= kv_tile.end16 && task / 4u < end_strip();
 }
 void load_tasks(KvTile kv_tile, uint group, inout FoldTask tasks[kFoldTasks]) {
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
-        const uint task = lane + i * LK_LANES;
+        const uint task = fold_task(i);
         if (has_codes(kv_tile, task)) {
             const uint strip = task / 4u;
             tasks[i].ranges = load_key_parameters(kv_tile, 0u, strip, group, task % 4u);
@@ -39,11 +40,25 @@ void load_tasks(KvTile kv_tile, uint group, inout FoldTask tasks[kFoldTasks]) {
     }
 }
 
+shared float shared_most[kPageTeams];
+// Over the lanes of all teams of the page.
+float page_max(float x) {
+    x = team_max(x);
+    if (kPageTeams > 1u) {
+        if (lane == 0u)
+            shared_most[team_of_page()] = x;
+        barrier();
+        for (uint i = 0u; i < kPageTeams; ++i)
+            x = max(x, shared_most[i]);
+    }
+    return x;
+}
+
 // The exponent that the page's ranges are divided by.
 int range_exponent(KvTile kv_tile, FoldTask tasks[kFoldTasks]) {
     float most = 0.0;
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
-        const uint task = lane + i * LK_LANES;
+        const uint task = fold_task(i);
         if (has_codes(kv_tile, task)) {
             most = max(most, largest_of(to_parameters(tasks[i].ranges, kv_tile.has_f8_keys)));
             if (kGrouped != 0u)
@@ -51,7 +66,7 @@ int range_exponent(KvTile kv_tile, FoldTask tasks[kFoldTasks]) {
                     most = max(most, largest_of(key_ranges(kv_tile, task / 4u, group, task % 4u)));
         }
     }
-    return exponent_above(team_max(most));
+    return exponent_above(page_max(most));
 }
 
 // minimum + range / 2
@@ -67,8 +82,8 @@ void fold_queries(KvTile kv_tile, FoldTask tasks[kFoldTasks], int exponent,
     [[unroll]] for (uint column = 0u; column < kColumns; ++column)
         products[column] = 0.0;
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
-        const uint task = lane + i * LK_LANES;
-        if (task / 4u < kStrips) {
+        const uint task = fold_task(i);
+        if (task / 4u < end_strip()) {
             const uint bits = strip_bits(kv_tile, task / 4u);
             vec4 factors = vec4(kLarge);
             vec4 midpoints = vec4(0.0);
@@ -99,7 +114,7 @@ void multiply_midpoints(KvTile kv_tile, uint group, inout FoldTask tasks[kFoldTa
     [[unroll]] for (uint column = 0u; column < kColumns; ++column)
         products[column] = 0.0;
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i)
-        if (has_codes(kv_tile, lane + i * LK_LANES))
+        if (has_codes(kv_tile, fold_task(i)))
             [[unroll]] for (uint column = 0u; column < kColumns; ++column)
                 products[column] +=
                     dot(queries_of(tasks[i].channels, column), midpoints_of(kv_tile, tasks[i]));
@@ -107,7 +122,7 @@ void multiply_midpoints(KvTile kv_tile, uint group, inout FoldTask tasks[kFoldTa
 
 void store_task_ranges(KvTile kv_tile, uint group, FoldTask tasks[kFoldTasks], float unit) {
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
-        const uint task = lane + i * LK_LANES;
+        const uint task = fold_task(i);
         if (group < kv_tile.key_groups && has_codes(kv_tile, task))
             store_ranges(group, task, to_parameters(tasks[i].ranges, kv_tile.has_f8_keys) * unit);
     }
@@ -149,21 +164,38 @@ void begin_scores(KvTile kv_tile, int exponent, inout FoldTask tasks[kFoldTasks]
 
 #include "shaders/decode/products.glsl"
 
+// The teams of a page each have the products of their strips: the sums of all, in the same order.
+shared float shared_scores[kPageTeams > 1u ? kTeams * kScores * LK_LANES : 1u];  // [team][score][lane]
+void add_scores_of_teams() {
+    [[unroll]] for (uint i = 0u; i < kScores; ++i)
+        shared_scores[(team * kScores + i) * LK_LANES + lane] = scores[i];
+    barrier();
+    [[unroll]] for (uint i = 0u; i < kScores; ++i) {
+        float sum = 0.0;
+        for (uint of_team = 0u; of_team < kTeams; ++of_team)
+            sum += shared_scores[(of_team * kScores + i) * LK_LANES + lane];
+        scores[i] = sum;
+    }
+}
+
 // Products of the queries and the KV tile's keys become the lane's scores. Loads come first.
 void multiply_keys(KvTile kv_tile) {
     FoldTask tasks[kFoldTasks];
     load_tasks(kv_tile, 0u, tasks);
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i)
-        tasks[i].channels = slot_channels(kv_tile, min((lane + i * LK_LANES) / 4u, kStrips - 1u),
+        tasks[i].channels = slot_channels(kv_tile, min(fold_task(i) / 4u, kStrips - 1u),
                                           lane % 4u);
     KeyVectors vectors = begin_vectors(kv_tile);
     const int exponent = range_exponent(kv_tile, tasks);
     float products[kColumns];
     fold_queries(kv_tile, tasks, exponent, products);
     begin_scores(kv_tile, exponent, tasks, products);
-    team_sync();
+    page_sync();
     add_key_products(kv_tile, vectors, exponent);
-    team_sync();
+    if (kPageTeams > 1u)
+        add_scores_of_teams();
+    else
+        team_sync();
 }
 
 #endif

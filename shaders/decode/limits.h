@@ -27,13 +27,18 @@
 #define LK_SPEC_FORM 19u
 /* Likewise: 2 where keys are folded and multiplied in two passes of half a page, else 1. */
 #define LK_SPEC_PASSES 20u
-#define LK_SPEC_ROTATION 21u /* LayerInfo.key_rotation */
+/* Of attend_decode_matrix: teams that take a page together, each a part of its tokens: 1 or 2. */
+#define LK_SPEC_PAGE_PARTS 22u
+/* Of attend_decode: teams that share a page, each of which has strips of its own: 1, or all. */
+#define LK_SPEC_PAGE_TEAMS 21u
+#define LK_SPEC_ROTATION 23u /* LayerInfo.key_rotation */
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
 #define LK_PERMUTATION_OF_FORMAT 2u
-#define LK_DECODE_ROUNDS 6u      /* KV tiles of a team that are looked up at once */
-#define LK_DECODE_MAX_TEAMS 4u   /* of 32 invocations */
-#define LK_DECODE_MAX_COLUMNS 8u /* of a work item: a power of two */
+#define LK_DECODE_ROUNDS 6u           /* KV tiles of a team that are looked up at once */
+#define LK_DECODE_MERGE_CHANNELS 128u /* of a workgroup that merges splits */
+#define LK_DECODE_MAX_TEAMS 4u        /* of 32 invocations */
+#define LK_DECODE_MAX_COLUMNS 8u      /* of a work item: a power of two */
 
 #ifdef __cplusplus
 #include <cstdint>
@@ -42,6 +47,11 @@ namespace vulkan {
 
 // The arithmetic of products with codes.
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
+
+// Do the teams of a workgroup share each page? Then they share its accumulator too.
+constexpr bool decode_shares_pages(uint32_t head_dim, DecodeArithmetic arithmetic) {
+    return head_dim > 256 && arithmetic != DecodeArithmetic::kMatrix;
+}
 
 // Shared memory of a workgroup of decode, a little more than it takes. key_folds: token groups that
 // are folded at once, LK_SPEC_KEY_FOLDS / LK_SPEC_PASSES, 0 of plain forms. higher_slots:
@@ -59,13 +69,17 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
     }
     const bool is_half = arithmetic == DecodeArithmetic::kFloat16;
     const uint32_t quads = is_half ? pairs : columns;
-    const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 * quads * 16;
+    const uint32_t page_teams = decode_shares_pages(head_dim, arithmetic) ? n_teams : 1;
+    const uint32_t slots = head_dim > page_teams * 128 ? head_dim : page_teams * 128;
+    const uint32_t folded = slots / 4 * quads * 16;
     const uint32_t ranges = key_folds * head_dim * 2;
-    const uint32_t value_parameters = 512;
-    const uint32_t team = head_dim * columns * 4 + folded +
+    const uint32_t value_parameters = page_teams * 512;
+    const uint32_t page = head_dim * columns * 4 + folded +
                           (ranges > value_parameters ? ranges : value_parameters) +
-                          LK_DECODE_ROUNDS * 64 + columns * 8 + (has_subgroups ? 0 : 32 * 16);
-    return n_teams * team + head_dim * columns * (is_half ? 2 : 4) + columns * 40 + 64;
+                          LK_DECODE_ROUNDS * 64 + columns * 8;
+    const uint32_t team = (page_teams > 1 ? columns * 512 + 4 : 0) + (has_subgroups ? 0 : 32 * 16);
+    return n_teams / page_teams * page + n_teams * team + head_dim * columns * (is_half ? 2 : 4) +
+           columns * 40 + 64;
 }
 
 // The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have

@@ -101,10 +101,19 @@ ColumnMatrix folded_columns(uint strip) {
 
 SumMatrix key_midpoints;
 
+// The vectors of a strip of 4 or 8 bits, of which those of the team's tiles come first.
+uvec4[4] part_of_strip(uvec4 words[4], uint bits) {
+    if (has_second_part()) {
+        words[0] = words[bits / 4u];
+        words[1] = words[bits / 4u + 1u];
+    }
+    return words;
+}
+
 void multiply_key_strip(uvec4 words[4], uint bits, uint strip) {
     const ColumnMatrix columns = folded_columns(strip);
     key_midpoints = multiply_add(midpoint_matrix(bits, 1.0), columns, key_midpoints);
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile)
         key_sums[tile] =
             multiply_add(matrix_of(code_registers(words, bits, tile)), columns, key_sums[tile]);
 }
@@ -116,22 +125,26 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
     fold_queries(exponent, products);
     team_sync();
     key_midpoints = zero_sums();
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile)
         key_sums[tile] = zero_sums();
     const uvec4 none = uvec4(0u);
     [[dont_unroll]] for (uint strip = 0u; strip < kKeyEnd8; ++strip) {
         const TwoVectors low = take_key_two(page, next);
         const TwoVectors high = take_key_two(page, next);
-        multiply_key_strip(uvec4[4](low.first, low.second, high.first, high.second), 8u, strip);
+        const uvec4 words[4] = uvec4[4](low.first, low.second, high.first, high.second);
+        multiply_key_strip(part_of_strip(words, 8u), 8u, strip);
     }
     [[dont_unroll]] for (uint strip = kKeyEnd8; strip < kKeyEnd4; ++strip) {
         const TwoVectors two = take_key_two(page, next);
-        multiply_key_strip(uvec4[4](two.first, two.second, none, none), 4u, strip);
+        const uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
+        multiply_key_strip(part_of_strip(words, 4u), 4u, strip);
     }
     [[dont_unroll]] for (uint strip = kKeyEnd4; strip < kStrips; strip += 2u) {
         const TwoVectors two = take_key_two(page, next);
-        multiply_key_strip(uvec4[4](two.first, none, none, none), 2u, strip);
-        multiply_key_strip(uvec4[4](two.second, none, none, none), 2u, strip + 1u);
+        const uvec4 words = part_of_words(two.first);
+        const uvec4 next_words = part_of_words(two.second);
+        multiply_key_strip(uvec4[4](words, none, none, none), 2u, strip);
+        multiply_key_strip(uvec4[4](next_words, none, none, none), 2u, strip + 1u);
     }
     const vec2 begin = sum_products(products);
     return begin - vec2(key_midpoints[0], key_midpoints[1]) * power(exponent - kLargeExponent);
@@ -143,7 +156,7 @@ float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
     const float scale = power(kLargeExponent - exponent);
     midpoints = vec2(0.0);
     SumMatrix code_midpoints = zero_sums();
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile) {
         const vec4 parameters = value_parameters(team * kTeamWords, tile);
         const vec2 range = parameters.xz;
         const vec2 midpoint = parameters.yw;
@@ -179,7 +192,7 @@ void multiply_values(Page page, Page next, float step_scale, vec2 midpoints, vec
                 words[2] = high.first;
                 words[3] = high.second;
             }
-            multiply_value_strip(words, strip, step_scale, midpoints, factors);
+            multiply_value_strip(part_of_strip(words, kValueBits), strip, step_scale, midpoints, factors);
         }
     }
     next_two -= page_twos();
@@ -192,7 +205,7 @@ void attend_page(WorkTile work_tile, Page page, Page next) {
     Column column[kColumnSets];
     columns_of_lane(column);
     const uvec2 hidden =
-        hidden_of_lane(work_tile, column, page.is_there, page.first_token, kPageTiles);
+        hidden_of_lane(work_tile, column, page.is_there, page.first_token + first_tile() * LK_TILE_TOKENS, kTeamTiles);
     const vec2 begin = multiply_keys(page, next, key_exponent);
     team_sync();
     store_value_parameters(team * kTeamWords, parameters_of(page_parameters.values.ranges),
@@ -203,17 +216,17 @@ void attend_page(WorkTile work_tile, Page page, Page next) {
     const float unit_of_keys = power(key_exponent - kLargeExponent + 24);
     vec4 weights[kPageTiles];
     vec2 most = vec2(kHidden);
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile) {
         weights[tile] = score_tile(work_tile.layer, key_sums[tile],
                                    key_factors * (unit_of_keys / tile_factor(2u, tile)), shifts);
     }
     if ((hidden.x | hidden.y) != 0u)
-        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile)
             weights[tile] = hide_scores(weights[tile], hidden, tile);
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile)
         most = max(most, max(weights[tile].xy, weights[tile].zw));
     const vec2 factors = raise_row_maxes(most);
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile)
         weights[tile] = weigh_tile(weights[tile]);
     team_sync();
     vec2 midpoints;

@@ -50,6 +50,11 @@ Matrix midpoint_matrix(uint bits, float factor) {
     return matrix_of(uvec4(low, low, high, high));
 }
 
+// Of a strip of 2 bits the words of the team's tiles, which come first then.
+uvec4 part_of_words(uvec4 words) {
+    return has_second_part() ? words.zwzw : words;
+}
+
 SumMatrix key_sums[kPageTiles];
 ColumnMatrix value_columns[kPageTiles];
 
@@ -62,14 +67,14 @@ void store_value_parameters(uint first_word, vec4 ranges, vec4 minima) {
     shared_words[at + 1u] = floatBitsToUint(vec4(ranges.y, midpoints.y, ranges.w, midpoints.w));
 }
 vec4 value_parameters(uint first_word, uint tile) {
-    return uintBitsToFloat(shared_words[first_word / 4u + tile * 8u + row()]);
+    return uintBitsToFloat(shared_words[first_word / 4u + (first_tile() + tile) * 8u + row()]);
 }
 
 // A strip's outputs.
 void multiply_value_strip(uvec4 words[4], uint strip, float step_scale, vec2 midpoints, vec2 factors) {
     SumMatrix even = zero_sums();
     SumMatrix odd = zero_sums();
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; tile += 2u) {
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; tile += 2u) {
         even = multiply_add(matrix_of(code_registers(words, kValueBits, tile)), value_columns[tile],
                             even);
         odd = multiply_add(matrix_of(code_registers(words, kValueBits, tile + 1u)),
@@ -83,11 +88,11 @@ void multiply_value_strip(uvec4 words[4], uint strip, float step_scale, vec2 mid
 void multiply_two_value_strips(TwoVectors two, uint strip, uint end, float step_scale,
                                vec2 midpoints, vec2 factors) {
     const uvec4 none = uvec4(0u);
-    const uvec4 first_words[4] = uvec4[4](two.first, none, none, none);
-    const uvec4 second_words[4] = uvec4[4](two.second, none, none, none);
+    const uvec4 first_words[4] = uvec4[4](part_of_words(two.first), none, none, none);
+    const uvec4 second_words[4] = uvec4[4](part_of_words(two.second), none, none, none);
     SumMatrix first = zero_sums();
     SumMatrix second = zero_sums();
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+    [[unroll]] for (uint tile = 0u; tile < kTeamTiles; ++tile) {
         first = multiply_add(matrix_of(code_registers(first_words, kValueBits, tile)),
                              value_columns[tile], first);
         second = multiply_add(matrix_of(code_registers(second_words, kValueBits, tile)),

@@ -63,6 +63,17 @@ uint key_end4() { return kKeyEnd4; }
 uint key_minima_bytes() { return 2u * kHeadDim; }
 #endif
 
+// Pages that a workgroup takes at once, and the tiles that a team has of one, from first_tile() on.
+#ifdef LK_FORMS
+const uint kPageParts = 1u;
+#else
+layout(constant_id = LK_SPEC_PAGE_PARTS) const uint kPageParts = 1u;
+#endif
+const uint kPagesAtOnce = kTeams / kPageParts;
+const uint kTeamTiles = kPageTiles / kPageParts;
+bool has_second_part() { return kPageParts > 1u && (team & 1u) != 0u; }
+uint first_tile() { return has_second_part() ? kTeamTiles : 0u; }
+
 const uint kMaxStrips = LK_MATRIX_HEAD_DIM / LK_STRIP_CHANNELS;
 const uint kPairs = (kColumns + 1u) / 2u;
 const uint kSlotWords = 4u * kPairs;  // of the four slots of a lane

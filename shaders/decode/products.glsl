@@ -109,20 +109,21 @@ void multiply_f16_key_tile(inout float sums[kSums], uint tile, uvec4 words, Pair
 // soon as it was used. Where no page is packed, registers suffice for two strips.
 void multiply_f16_strips(inout float sums[kSums], KvTile kv_tile) {
     const uint n_strips = kIsF16 ? 2u : 1u;
+    const uint end = min(kv_tile.end16, end_strip());
     uvec4 words[2][kPageTiles];
     [[unroll]] for (uint s = 0u; s < 2u; ++s)
         if (s < n_strips)
             [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-                words[s][tile] = load_f16_keys(kv_tile, min(s, kv_tile.end16 - 1u), tile);
-    for (uint first = 0u; first < kv_tile.end16; first += n_strips)
+                words[s][tile] = load_f16_keys(kv_tile, min(first_strip() + s, kv_tile.end16 - 1u), tile);
+    for (uint first = first_strip(); first < end; first += n_strips)
         [[unroll]] for (uint s = 0u; s < 2u; ++s) {
             const uint strip = first + s;
-            if (s < n_strips && strip < kv_tile.end16) {
+            if (s < n_strips && strip < end) {
                 Pair folded[kFolded];
                 load_folded(strip * 4u + quad_lane(), folded);
                 [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
                     multiply_f16_key_tile(sums, tile, words[s][tile], folded);
-                    if (strip + n_strips < kv_tile.end16)
+                    if (strip + n_strips < end)
                         words[s][tile] = load_f16_keys(kv_tile, strip + n_strips, tile);
                 }
             }
@@ -151,7 +152,7 @@ void multiply_code_strips(inout float totals[kSums], KvTile kv_tile, uint from, 
         totals[i] = fma(total_of(sums[i]), step_scale, totals[i]);
 }
 
-// Products of all strips join the scores.
+// Products of the team's strips join the scores.
 void add_key_products(KvTile kv_tile, inout KeyVectors vectors, int exponent) {
     float totals[kSums];
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
@@ -162,8 +163,9 @@ void add_key_products(KvTile kv_tile, inout KeyVectors vectors, int exponent) {
             totals[i] *= power(-kLargeExponent);
     }
     const float step_scale = power(exponent - kLargeExponent);
-    for (uint from = kv_tile.end16; from < kStrips; from += kBlockStrips)
-        multiply_code_strips(totals, kv_tile, from, min(from + kBlockStrips, kStrips), vectors,
+    const uint end = end_strip();
+    for (uint from = max(kv_tile.end16, first_strip()); from < end; from += kBlockStrips)
+        multiply_code_strips(totals, kv_tile, from, min(from + kBlockStrips, end), vectors,
                              step_scale);
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
         scores[i] += quad_sum(vec4(totals[4u * i], totals[4u * i + 1u], totals[4u * i + 2u],
@@ -195,7 +197,7 @@ void multiply_code_values(inout float totals[kPairSums], KvTile kv_tile, uint bi
         [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
             Pair folded[kFolded];
             const uint row = (v * n_tiles + i) * 4u + quad_lane();
-            load_folded(row, folded);
+            load_folded(weight_row(row), folded);
             if (kGrouped != 0u) {
                 const uvec2 ranges = shared_parameters[value_ranges_row + row];
                 fold_pairs(half_pair(ranges.x), half_pair(ranges.y), folded, folded);
@@ -229,12 +231,12 @@ void multiply_f16_values(inout float totals[kPairSums], KvTile kv_tile, uint str
     const bool is_cut = kv_tile.first_token + kv_tile.n_tiles * LK_TILE_TOKENS > n_tokens;
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
         Pair folded[kFolded];
-        load_folded(tile * 4u + quad_lane(), folded);
+        load_folded(weight_row(tile * 4u + quad_lane()), folded);
         [[unroll]] for (uint s = 0u; s < 2u; ++s) {
             if (is_cut)
                 f16_values[s][tile] = keep_tile(kv_tile, f16_values[s][tile], tile, n_tokens);
             multiply_f16_value_tile(totals, s * 2u * kColumns, f16_values[s][tile], folded);
-            if (kIsF16 && strip + 2u < kStrips)
+            if (kIsF16 && strip + 2u < end_value_strip())
                 f16_values[s][tile] = load_f16_value(kv_tile, strip + 2u + s, tile);
         }
     }

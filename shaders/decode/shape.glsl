@@ -1,9 +1,11 @@
 // Decode attention: how a workgroup is cut, and the memory that its invocations share.
 //
-// 32 invocations are a team, which takes pages of its own. They lie in a tile as a tensor core's
-// lanes do: lane 4 g + t has rows g and g + 8, and k 2t, 2t + 1, 2t + 8, 2t + 9. The sums of the
-// four lanes of a quad for the same rows are added up so that each lane gets a quarter of the sums:
-// number i of them goes to lane i % 4. So with four columns, lane 4 g + t ends up with column t.
+// 32 invocations are a team, which takes pages of its own, or strips of its own of pages that all
+// teams of the workgroup share: one team is slow with a page of 512 channels. They lie in a tile as a
+// tensor core's lanes do: lane 4 g + t has rows g and g + 8, and k 2t, 2t + 1, 2t + 8, 2t + 9. The
+// sums of the four lanes of a quad for the same rows are added up so that each lane gets a quarter of
+// the sums: number i of them goes to lane i % 4. So with four columns, lane 4 g + t ends up with
+// column t.
 //
 // No exchange and no barrier depends on a condition that was read from memory: the bounds of such
 // loops are constants or pushed (shaders/lanes.glsl).
@@ -27,7 +29,12 @@ layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;  // 1, 2, 4 or 8
 // 0: one group in a page, FP16 numbers.
 layout(constant_id = LK_SPEC_GROUPED) const uint kGrouped = 1u;
 
+// Teams that share a page: 1, or all of the workgroup.
+layout(constant_id = LK_SPEC_PAGE_TEAMS) const uint kPageTeams = 1u;
+const uint kPages = kTeams / kPageTeams;  // that are taken at once
+
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+const uint kTeamStrips = (kStrips + kPageTeams - 1u) / kPageTeams;
 const uint kPageTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;
 
 // Columns of a lane, and lanes of a quad that differ in their columns.
@@ -41,7 +48,21 @@ const uint kColumnSets = kColumns / kQuadColumns;
 const uint kSlots = 4u * kQuadColumns;                    // tokens of a lane and column
 const uint kScores = kSlots * kColumnSets;                // of a lane: [slot][set]
 const uint kSlotStep = 4u / kQuadColumns;
-const uint kKvTiles = kTeams * LK_DECODE_ROUNDS;           // that are looked up at once
+const uint kKvTiles = kPages * LK_DECODE_ROUNDS;           // that are looked up at once
+
+// The team's place among those that share its page, and its page among those that are taken at once.
+uint team_of_page() { return kPageTeams > 1u ? team : 0u; }
+uint page_of_team() { return kPageTeams > 1u ? 0u : team; }
+// The team's strips of keys.
+uint first_strip() { return min(team_of_page() * kTeamStrips, kStrips); }
+uint end_strip() { return min(first_strip() + kTeamStrips, kStrips); }
+// Stores of all teams of the page to shared memory are there for the others.
+void page_sync() {
+    if (kPageTeams > 1u)
+        barrier();
+    else
+        team_sync();
+}
 
 // Column number `set` of lane t of a quad: of a tensor core's sums, some may be after the last.
 uint column_of(uint t, uint set) {

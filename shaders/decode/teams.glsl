@@ -1,6 +1,6 @@
 // Decode attention: the accumulators of a workgroup become an output, or one split of it.
-// An includer has shared_output(team, channel, column), and of each lane's columns row_maxes[]
-// and row_sums[].
+// An includer has shared_output(page, channel, column), the accumulator of the teams that share a
+// page, and of each lane's columns row_maxes[] and row_sums[].
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_TEAMS_GLSL
@@ -9,26 +9,26 @@
 #extension GL_EXT_control_flow_attributes : require
 
 // The teams' accumulators, merged.
-shared float shared_row_maxes[kTeams * kColumns];  // [team][column], then weights
-shared float shared_sums[kTeams * kColumns];
+shared float shared_row_maxes[kPages * kColumns];  // [page][column], then weights
+shared float shared_sums[kPages * kColumns];
 shared Total shared_totals[kColumns];
 
 void merge_teams() {
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
         const float sum = column_sum(row_sums[set]);
         const uint column = column_of(quad_lane(), set);
-        if (row() == 0u && is_column(column)) {
-            shared_row_maxes[team * kColumns + column] = row_maxes[set];
-            shared_sums[team * kColumns + column] = sum;
+        if (row() == 0u && team_of_page() == 0u && is_column(column)) {
+            shared_row_maxes[page_of_team() * kColumns + column] = row_maxes[set];
+            shared_sums[page_of_team() * kColumns + column] = sum;
         }
     }
     barrier();
     const uint column = gl_LocalInvocationIndex;
     if (column < kColumns) {
         Total total = Total(kNothing, 0.0);
-        for (uint i = 0u; i < kTeams; ++i)
+        for (uint i = 0u; i < kPages; ++i)
             total.reference = max(total.reference, shared_row_maxes[i * kColumns + column]);
-        for (uint i = 0u; i < kTeams; ++i) {
+        for (uint i = 0u; i < kPages; ++i) {
             const float weight = exp2(shared_row_maxes[i * kColumns + column] - total.reference);
             shared_row_maxes[i * kColumns + column] = weight;
             total.sum += shared_sums[i * kColumns + column] * weight;
@@ -42,7 +42,7 @@ void merge_teams() {
 
 float merged_output(uint column, uint channel) {
     float sum = 0.0;
-    for (uint i = 0u; i < kTeams; ++i)
+    for (uint i = 0u; i < kPages; ++i)
         sum += shared_output(i, channel, column) *
                shared_row_maxes[i * kColumns + column];
     return sum;

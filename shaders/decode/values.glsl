@@ -20,10 +20,10 @@
 
 const float kNothing = -1e30;  // row_max before any score; above kHidden
 
-// A team's accumulator, relative to exp2(-row_max).
-shared float shared_outputs[kTeams * kHeadDim * kColumns];  // [team][channel][column]
-float shared_output(uint of_team, uint channel, uint column) {
-    return shared_outputs[(of_team * kHeadDim + channel) * kColumns + column];
+// The accumulator of the teams of a page, relative to exp2(-row_max).
+shared float shared_outputs[kPages * kHeadDim * kColumns];  // [page][channel][column]
+float shared_output(uint page, uint channel, uint column) {
+    return shared_outputs[(page * kHeadDim + channel) * kColumns + column];
 }
 float row_maxes[kColumnSets];  // of the lane's columns
 float row_sums[kColumnSets];  // over the lane's tokens
@@ -32,7 +32,7 @@ const uint kOutputPairs = (kStrips + 1u) / 2u;  // of strips
 // Output number i of the lane, of the pair of strips that begins with `strip`.
 uint output_index(uint strip, uint i) {
     const uint channel = strip * LK_STRIP_CHANNELS + sum_index(i) * 8u + row();
-    return (team * kHeadDim + channel) * kColumns + output_column(i);
+    return (page_of_team() * kHeadDim + channel) * kColumns + output_column(i);
 }
 bool is_output(uint strip, uint i, uint end) {
     return strip + sum_index(i) / 2u < end && is_column(output_column(i));
@@ -43,7 +43,7 @@ void clear_outputs() {
         row_maxes[set] = kNothing;
         row_sums[set] = 0.0;
     }
-    [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
+    [[dont_unroll]] for (uint strip = 2u * team_of_page(); strip < push.n_strips; strip += 2u * kPageTeams)
         [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
             if (is_output(strip, i, kStrips))
                 shared_outputs[output_index(strip, i)] = 0.0;
@@ -64,7 +64,7 @@ void raise_row_maxes() {
         row_sums[set] *= factors[set];
     }
     if (changes)
-        [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
+        [[dont_unroll]] for (uint strip = 2u * team_of_page(); strip < push.n_strips; strip += 2u * kPageTeams)
             [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
                 if (is_output(strip, i, kStrips))
                     shared_outputs[output_index(strip, i)] *= factors[i % kColumnSets];
@@ -135,7 +135,7 @@ void load_value_parameters(KvTile kv_tile, uint group) {
 
 // Those of all tokens of a group: range and minimum in FP16, [tile][row], of rows g and g + 8.
 uint value_parameters_index(uint tile, uint at_row) {
-    return team * kTeamParameters + 8u * tile + at_row;
+    return value_parameters_begin() + 8u * tile + at_row;
 }
 
 // Lays out the lane's parameters for all lanes. Returns the largest range.
@@ -156,7 +156,7 @@ float store_value_parameters(KvTile kv_tile) {
 void store_weights(float factors[kSlots]) {
     const bool is_odd = (row() & 1u) != 0u;
     const uint index = slot_of_lane() + (is_odd ? kSlotStep : 0u);
-    const uint position = index / 2u * 4u + row() / 2u;
+    const uint position = weight_row(index / 2u * 4u + row() / 2u);
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         [[unroll]] for (uint slot = 0u; slot < kSlots; slot += 2u) {
             const float even_slot = scores[slot * kColumnSets + set] * factors[slot];
@@ -227,11 +227,11 @@ float take_group(KvTile kv_tile, uint turn, uint group, out float midpoints[kCol
     const float most_of_team = team_max(largest_of(ranges));
     const int exponent = exponent_above(has_ranges ? most_of_team : 0.5);
     const vec4 scaled = ranges * power(-exponent);
-    value_ranges_row = team * kTeamParameters + turn % 2u * LK_LANES;
+    value_ranges_row = value_parameters_begin() + turn % 2u * LK_LANES;
     shared_parameters[value_ranges_row + lane] =
         uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
     Pair weights[kFolded];
-    load_folded(lane, weights);
+    load_folded(weight_row(lane), weights);
     const vec4 centers = has_ranges ? 0.5 * ranges + minima : vec4(0.0);
     float products[kColumns];
     [[unroll]] for (uint column = 0u; column < kColumns; ++column)
@@ -252,26 +252,28 @@ void multiply_value_strips(KvTile kv_tile, uint strip, uint end, float step_scal
             shared_outputs[output_index(strip, i)] += fma(sums[i], step_scale, midpoints[i % kColumnSets]);
 }
 
-// The first loads of multiply_values(), started ahead.
-void begin_values(KvTile kv_tile) {
-    load_value_parameters(kv_tile, 0u);
-    begin_value_vectors(kv_tile, 0u);
-}
-
-// The pair of strips of a step: those of two groups make no pair.
+// A pair of strips: from `strip` on, those before `end`, which is in a channel group.
 struct ValueStep {
     uint group;
     uint strip;
-    uint end;  // of the group
+    uint end;
 };
-ValueStep value_step(KvTile kv_tile, uint step) {
+// The team's pair `index`. Of those of two groups none is a pair.
+ValueStep value_step(KvTile kv_tile, uint index) {
+    const uint step = team_of_page() * team_value_steps() + index;
     if (kGrouped == 0u)
         return ValueStep(0u, 2u * step, kStrips);
     const uint group_steps = (kv_tile.value_group_strips + 1u) / 2u;
     const uint group = step / group_steps;
     const uint from = min(group * kv_tile.value_group_strips, kStrips);
-    return ValueStep(group, from + 2u * (step % group_steps),
-                     min(from + kv_tile.value_group_strips, kStrips));
+    return ValueStep(group, from + 2u * (step % group_steps), min(from + kv_tile.value_group_strips, kStrips));
+}
+
+// The first loads of multiply_values(), started ahead.
+void begin_values(KvTile kv_tile) {
+    const ValueStep first = value_step(kv_tile, 0u);
+    load_value_parameters(kv_tile, first.group);
+    begin_value_vectors(kv_tile, first.strip);
 }
 
 // Is x true in the team? Where a team is no subgroup, all teams go the same way.
@@ -288,30 +290,33 @@ void multiply_values(WorkTile work_tile, KvTile kv_tile) {
     const uint n_tokens = work_tile.n_history + work_tile.n_new;
     float midpoints[kColumnSets];
     float factor = 0.0;
+    if (kPageTeams > 1u)
+        barrier();  // other teams have made outputs smaller
     if (kGrouped == 0u)
         factor = fold_weights(kv_tile, midpoints);
     else
         store_plain_weights();
     team_sync();
+    const uint n_steps = team_value_steps();
     uint n_taken = 0u;
     uint taken = ~0u;  // the group
-    [[dont_unroll]] for (uint step = 0u; step < push.n_value_steps; ++step) {
-        const ValueStep now = value_step(kv_tile, step);
+    [[dont_unroll]] for (uint i = 0u; i < n_steps; ++i) {
+        const ValueStep now = value_step(kv_tile, i);
         if (kGrouped != 0u) {
             // After an odd number of strips the vectors that were loaded ahead are others.
-            if (step != 0u && now.strip < now.end && kv_tile.value_group_strips % 2u != 0u)
+            if (i != 0u && now.strip < now.end && kv_tile.value_group_strips % 2u != 0u)
                 begin_value_vectors(kv_tile, now.strip);
             if (team_needs(now.group != taken && now.strip < now.end)) {
                 factor = take_group(kv_tile, n_taken++, now.group, midpoints);
                 taken = now.group;
                 team_sync();
             }
-            if (step + 1u < push.n_value_steps)
-                load_value_parameters(kv_tile, value_step(kv_tile, step + 1u).group);
+            if (i + 1u < n_steps)
+                load_value_parameters(kv_tile, value_step(kv_tile, i + 1u).group);
         }
         multiply_value_strips(kv_tile, now.strip, now.end, factor, midpoints, n_tokens);
     }
-    team_sync();
+    page_sync();
 }
 
 #endif

@@ -23,7 +23,7 @@ uvec4 load_vector(Address payload, uint vector) {
     return ConstQuads(payload).at[vector * LK_LANES + lane];
 }
 
-// The vectors of a KV tile's packed keys in their order, one of them ahead.
+// The vectors of the team's strips of a KV tile's packed keys in their order, one of them ahead.
 struct KeyVectors {
     uvec4 next;
     uint index;  // of it
@@ -31,9 +31,10 @@ struct KeyVectors {
 };
 KeyVectors begin_vectors(KvTile kv_tile) {
     KeyVectors vectors;
-    vectors.last = vectors_before(kv_tile, kStrips) - 1u;
-    vectors.index = min(vectors_before(kv_tile, kv_tile.end16), vectors.last);
-    if (kv_tile.end16 < kStrips)
+    const uint first = max(kv_tile.end16, first_strip());
+    vectors.last = max(vectors_before(kv_tile, end_strip()), 1u) - 1u;
+    vectors.index = min(vectors_before(kv_tile, first), vectors.last);
+    if (first < end_strip())
         vectors.next = load_vector(kv_tile.key_payload, vectors.index);
     return vectors;
 }
@@ -62,6 +63,13 @@ uvec4 load_f16_keys(KvTile kv_tile, uint strip, uint tile) {
 uvec4 load_f16_value(KvTile kv_tile, uint strip, uint tile) {
     return load_vector(kv_tile.value_payload,
                        f16_vector(kv_tile, min(strip, kStrips - 1u), tile));
+}
+
+// Pairs of strips of values that each team of a page has, at most, and where those of a page of one
+// group end.
+uint team_value_steps() { return (push.n_value_steps + kPageTeams - 1u) / kPageTeams; }
+uint end_value_strip() {
+    return kPageTeams > 1u ? min(2u * (team_of_page() + 1u) * team_value_steps(), kStrips) : kStrips;
 }
 
 // The vectors of a pair of strips at 16 bits.

@@ -5,6 +5,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
+#define LK_MERGE_CHANNELS kHeadDim
 #include "shaders/merge_splits.glsl"
 #include "shaders/prefill/split.glsl"
 
@@ -27,8 +28,8 @@ void main() {
         address_at(first.outputs, in_tile, 4u * kHeadDim), address_at(first.references, in_tile, 4u),
         address_at(first.sums, in_tile, 4u), split_bytes, split_bytes, push.n_splits);
     Total total;
-    const vec4 quad = merge_splits(own, total);
+    const vec4 quad = merge_splits(own, 0u, total);
     const QueryColumn query = query_column(mask, column);
     store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, mask.layer,
-                 query.token, query.head, total, quad);
+                 query.token, query.head, 0u, total, quad);
 }

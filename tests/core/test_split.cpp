@@ -40,11 +40,11 @@ lk::PageFormat page_format(Side side, uint32_t bits) {
 class Rules final : public gpu::SplitRules {
   public:
     gpu::SplitLimits limits() const override {
-        return {kWorkers, kWorkers, 64, 8, 16, kWorkers, 3};
+        return {n_workers, n_workers, 64, 8, 16, n_workers, 3};
     }
     gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
-        return {kWorkers,           n_readers,  8,          131072,
-                splits_packed_only, page_bytes, turn_bytes, byte_percent};
+        return {n_workers,  n_readers,  8,          131072, splits_packed_only,
+                page_bytes, turn_bytes, byte_percent, page_parts};
     }
 
     uint32_t n_forms(uint32_t) const override { return has_forms ? 2 : 1; }
@@ -52,12 +52,14 @@ class Rules final : public gpu::SplitRules {
         return has_forms && key_format == kFour;
     }
 
+    uint32_t n_workers = kWorkers;
     uint32_t n_readers = 12;
     bool has_forms = false;  // pages of 4 bits have one of their own
     bool splits_packed_only = false;
     uint32_t page_bytes = 0;
     uint32_t turn_bytes = 0;
     uint32_t byte_percent = 50;
+    uint32_t page_parts = 1;
 };
 
 class Memory final : public gpu::TableMemory {
@@ -220,7 +222,7 @@ class Context {
     }
 
     // Each block of each sequence and head is read once; with splits_packed_only each split has all
-    // raw blocks.
+    // raw blocks, or none has.
     void check_rows(const std::vector<WorkItem> &items, bool splits_packed_only) const {
         std::vector<std::vector<uint32_t>> reads(sequences_.size() * kHeads,
                                                  std::vector<uint32_t>(rows_.size()));
@@ -420,16 +422,85 @@ void heads_of_different_widths_keep_their_items(void **) {
     });
 }
 
-// Devices whose readers take tiles of all raw rows in turn keep doing so.
-void raw_rows_are_in_each_split(void **) {
+// Where readers take tiles of raw rows in turn, all items of a work tile share its raw rows, or
+// each of these has an item, where there are workers for all items at once.
+void raw_rows_are_in_each_split_or_apart(void **) {
     Rules rules;
     rules.splits_packed_only = true;
+    bool is_apart_once = false;
+    bool is_shared_once = false;
+    for (const uint32_t n_readers : {4u, 12u})
+        for (const Shape &shape : kShapes) {
+            rules.n_readers = n_readers;
+            const Mix mix = cocktail(shape.n_pages);
+            Context context(shape.n_sequences, mix);
+            const uint32_t n_raw = mix.n_high + kRecentPages + 1;
+            const std::vector<WorkItem> items = context.plan(rules);
+            const bool is_apart = !Context::n_raw(items[0]);
+            uint32_t n_alone = 0;
+            for (const WorkItem &item : items) {
+                assert_int_equal(Context::n_raw(item), is_apart ? 0 : n_raw);
+                n_alone += context.key_format(item.packed_begin) == kRaw;
+            }
+            const uint32_t n_all = n_raw * shape.n_sequences * kHeads;
+            assert_int_equal(n_alone, is_apart ? n_all : 0);
+            if (is_apart)
+                assert_in_range(items.size(), n_all + 1, kWorkers);
+            else
+                assert_in_range(items.size() + n_all, kWorkers + 1, UINT32_MAX);
+            is_apart_once = is_apart_once || is_apart;
+            is_shared_once = is_shared_once || !is_apart;
+        }
+    assert_true(is_apart_once);
+    assert_true(is_shared_once);
+}
+
+// Readers take pages together, a page each pair of them, where there are workers for all items
+// then.
+void readers_share_pages_where_workers_are_left(void **) {
+    Rules rules;
+    rules.splits_packed_only = true;
+    bool shares_once = false;
+    bool is_alone_once = false;
+    for (const uint32_t n_readers : {4u, 12u})
+        for (const Shape &shape : kShapes) {
+            rules.n_readers = n_readers;
+            rules.page_parts = 1;
+            Context context(shape.n_sequences, {shape.n_pages, 0, 0});
+            const size_t n_alone = context.plan(rules).size();
+            rules.page_parts = 2;
+            const std::vector<WorkItem> items = context.plan(rules);
+            uint32_t most_pages = 0;
+            for (const WorkItem &item : items)
+                most_pages = std::max(most_pages, item.packed_count);
+            const bool shares = most_pages <= n_readers / 2;
+            if (shares)
+                assert_in_range(items.size(), n_alone, kWorkers);
+            else
+                assert_int_equal(items.size(), n_alone);
+            shares_once = shares_once || shares;
+            is_alone_once = is_alone_once || !shares;
+        }
+    assert_true(shares_once);
+    assert_true(is_alone_once);
+}
+
+// Long contexts of several sequences have items for all workers, each with the 16-bit blocks.
+void busy_workers_keep_their_items(void **) {
+    Rules rules;
+    rules.splits_packed_only = true;
+    rules.n_workers = 396;
     rules.n_readers = 4;
-    for (const Shape &shape : kShapes) {
-        const Mix mix = cocktail(shape.n_pages);
-        Context context(shape.n_sequences, mix);
-        for (const WorkItem &item : context.plan(rules))
-            assert_int_equal(Context::n_raw(item), mix.n_high + kRecentPages + 1);
+    constexpr uint32_t kSequences = 8;
+    for (const uint32_t page_parts : {1u, 2u}) {
+        rules.page_parts = page_parts;
+        Context context(kSequences, {253, 0, 0});
+        const std::vector<WorkItem> items = context.plan(rules);
+        assert_int_equal(items.size(), 6 * kSequences * kHeads);
+        for (const WorkItem &item : items) {
+            assert_int_equal(Context::n_raw(item), kRecentPages + 1);
+            assert_in_range(item.packed_count, 42, 43);
+        }
     }
 }
 
@@ -444,11 +515,14 @@ void items_are_in_the_order_of_forms(void **) {
         const std::vector<WorkItem> items = context.plan(rules);
         std::vector<std::vector<uint32_t>> splits(shape.n_sequences * kHeads);
         bool is_four = false;
+        bool is_raw = false;
         for (const WorkItem &item : items) {
             assert_true(item.packed_count);
             const uint16_t format = context.key_format(item.packed_begin);
-            assert_true(format == kFour || !is_four);
-            is_four = format == kFour;
+            assert_true(format != kTwo || !is_four);
+            assert_true(format == kRaw || !is_raw);
+            is_four = is_four || format == kFour;
+            is_raw = format == kRaw;
             for (uint32_t r = 0; r < item.packed_count; ++r)
                 assert_int_equal(context.key_format(item.packed_begin + r), format);
             std::vector<uint32_t> &of = splits[item.sequence * kHeads + item.kv_head];
@@ -473,7 +547,9 @@ int main() {
         cmocka_unit_test(equal_heads_are_cut_alike),
         cmocka_unit_test(rounds_of_pages_are_shared),
         cmocka_unit_test(heads_of_different_widths_keep_their_items),
-        cmocka_unit_test(raw_rows_are_in_each_split),
+        cmocka_unit_test(raw_rows_are_in_each_split_or_apart),
+        cmocka_unit_test(readers_share_pages_where_workers_are_left),
+        cmocka_unit_test(busy_workers_keep_their_items),
         cmocka_unit_test(items_are_in_the_order_of_forms),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -86,23 +86,29 @@ Traits with_matrices(Traits traits) {
     return traits;
 }
 
+// Those of the layer's forms, which take pages in any number of parts.
+void insert_attend(const DecodeRules &rules, const CachePipelines &pipelines, uint32_t layer,
+                   uint32_t columns, std::set<VkPipeline> *found) {
+    for (uint32_t parts = 1; parts <= rules.page_parts(layer); ++parts)
+        for (uint32_t form = 0; form < rules.n_forms(layer); ++form)
+            found->insert(pipelines.attend(layer, columns, form, parts));
+    found->insert(pipelines.decode(layer, columns).merge);
+}
+
 // All of decode, in steps of one new token and of more.
 std::set<VkPipeline> decode_pipelines(const DecodeRules &rules, CachePipelines *pipelines) {
     for (uint32_t l = 0; l < kLayers; ++l)
         for (const uint32_t n_columns : {1u, UINT32_MAX})
             for (uint32_t form = 0; rules.takes(l) && form < rules.n_forms(l); ++form)
-                assert_true(pipelines->want_decode(l, rules.tile_columns(l, n_columns), form));
+                for (uint32_t parts = 1; parts <= rules.page_parts(l); ++parts)
+                    assert_true(
+                        pipelines->want_decode(l, rules.tile_columns(l, n_columns), form, parts));
     expect_ok(pipelines->make_wanted());
     std::set<VkPipeline> found;
     for (uint32_t l = 0; l < kLayers; ++l)
-        for (const uint32_t n_columns : {1u, UINT32_MAX}) {
-            if (!rules.takes(l))
-                continue;
-            const AttendPipelines &of = pipelines->decode(l, rules.tile_columns(l, n_columns));
-            found.insert(of.merge);
-            for (uint32_t form = 0; form < rules.n_forms(l); ++form)
-                found.insert(pipelines->attend(of, form));
-        }
+        for (const uint32_t n_columns : {1u, UINT32_MAX})
+            if (rules.takes(l))
+                insert_attend(rules, *pipelines, l, rules.tile_columns(l, n_columns), &found);
     assert_false(found.count(VK_NULL_HANDLE));
     return found;
 }
@@ -111,12 +117,8 @@ std::set<VkPipeline> decode_pipelines(const DecodeRules &rules, CachePipelines *
 std::set<VkPipeline> first_pipelines(const DecodeRules &rules, const CachePipelines &pipelines) {
     std::set<VkPipeline> found;
     for (uint32_t l = 0; l < kLayers; ++l)
-        if (rules.takes(l)) {
-            const AttendPipelines &of = pipelines.decode(l, rules.tile_columns(l, 1));
-            found.insert(of.merge);
-            for (uint32_t form = 0; form < rules.n_forms(l); ++form)
-                found.insert(pipelines.attend(of, form));
-        }
+        if (rules.takes(l))
+            insert_attend(rules, pipelines, l, rules.tile_columns(l, 1), &found);
     assert_false(found.count(VK_NULL_HANDLE));
     return found;
 }

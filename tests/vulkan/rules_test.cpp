@@ -34,11 +34,12 @@ constexpr uint32_t kMostPipelines = 12;
 
 class Plan {
   public:
-    Plan(const std::vector<Layer> &layers, lk::Metadata metadata) {
+    Plan(const std::vector<Layer> &layers, lk::Metadata metadata, uint32_t head_dim = kHeadDim)
+        : head_dim_(head_dim) {
         for (uint32_t i = 0; i < kHeadDim; ++i)
             permutation_[i] = static_cast<uint8_t>(kHeadDim - 1 - i);
-        formats_.push_back({lk::raw_layout(Side::kKey, kHeadDim, 128), nullptr, {}, 0});
-        formats_.push_back({lk::raw_layout(Side::kValue, kHeadDim, 128), nullptr, {}, 0});
+        formats_.push_back({lk::raw_layout(Side::kKey, head_dim, 128), nullptr, {}, 0});
+        formats_.push_back({lk::raw_layout(Side::kValue, head_dim, 128), nullptr, {}, 0});
         for (const Layer &layer : layers) {
             first_entries_.push_back(static_cast<uint32_t>(entries_.size()));
             for (const Head &head : layer)
@@ -46,7 +47,7 @@ class Plan {
             lk::LayerView view{};
             view.n_query_heads = 4 * kHeads;
             view.n_kv_heads = kHeads;
-            view.head_dim = kHeadDim;
+            view.head_dim = head_dim;
             views_.push_back(view);
         }
         layout_.formats = formats_.data();
@@ -62,7 +63,7 @@ class Plan {
 
   private:
     lk::PageLayout packed(Side side, lk::Metadata metadata, uint32_t group) const {
-        lk::PageLayout made = lk::raw_layout(side, kHeadDim, 128);
+        lk::PageLayout made = lk::raw_layout(side, head_dim_, 128);
         made.strips[lk::kPlane16] = 0;
         made.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
         made.metadata = metadata;
@@ -73,10 +74,10 @@ class Plan {
         lk::PageLayout key = packed(Side::kKey, metadata, head.key_group);
         key.strips[lk::kPlane8] = static_cast<uint16_t>(head.n8 / 16);
         key.strips[lk::kPlane4] = static_cast<uint16_t>(head.n4 / 16);
-        key.strips[lk::kPlane2] = static_cast<uint16_t>((kHeadDim - head.n8 - head.n4) / 16);
+        key.strips[lk::kPlane2] = static_cast<uint16_t>((head_dim_ - head.n8 - head.n4) / 16);
         key.n_shared = static_cast<uint16_t>(head.n_shared);
         lk::PageLayout value = packed(Side::kValue, metadata, head.value_group);
-        value.strips[lk::plane_of(head.value_bits)] = kHeadDim / 16;
+        value.strips[lk::plane_of(head.value_bits)] = static_cast<uint16_t>(head_dim_ / 16);
         const auto at = static_cast<uint16_t>(formats_.size());
         const bool is_ordered = head.n8 + head.n4 + head.n_shared != 0;
         formats_.push_back({key, is_ordered ? permutation_ : nullptr, {}, 0});
@@ -84,7 +85,8 @@ class Plan {
         entries_.push_back({0, at, 1, static_cast<uint16_t>(at + 1), at});
     }
 
-    uint8_t permutation_[kHeadDim];
+    const uint32_t head_dim_;
+    uint8_t permutation_[kHeadDim];  // of layers whose heads are as wide
     std::vector<lk::PageFormat> formats_;
     std::vector<lk::LayerView> views_;
     std::vector<uint32_t> first_entries_;
@@ -259,6 +261,53 @@ void layers_without_room_are_not_taken(void **) {
     }
 }
 
+// Teams of a workgroup share the pages of heads above 256 channels, in the shared memory that such
+// heads need of a device, whatever the pages have.
+void teams_share_pages_of_wide_heads(void **) {
+    lk::vulkan::Traits traits = device_with_matrices();
+    for (const uint32_t head_dim : {128u, 512u})
+        for (const bool is_plain : {true, false}) {
+            const Head head =
+                is_plain ? Head{128, 0, 0, 0, 2, head_dim} : Head{16, 0, 0, 0, 1, head_dim / 8};
+            const Plan plan({Layer(kHeads, head)},
+                            is_plain ? lk::Metadata::kF16 : lk::Metadata::kF8, head_dim);
+            traits.cooperative_matrix = false;
+            traits.max_shared_bytes = 32768;
+            DecodeRules rules(lk::default_allocator(), traits);
+            assert_true(rules.open(plan.layout()));
+            assert_true(rules.takes(0));
+            const uint32_t columns = rules.tile_columns(0, 1);
+            const uint32_t n_teams = rules.threads(0, columns) / 32;
+            const lk::gpu::SplitShape shape = rules.shape(0, kHeads, 4);
+            assert_in_range(n_teams, 2, LK_DECODE_MAX_TEAMS);
+            assert_int_equal(rules.page_teams(0, columns), head_dim > 256 ? n_teams : 1);
+            assert_int_equal(shape.n_readers, head_dim > 256 ? 1 : n_teams);
+            assert_int_equal(shape.turn_bytes, head_dim > 256 ? 4 * 128 * head_dim : 0);
+        }
+}
+
+// Two teams take a plain page of few vectors, of which each loads all.
+void teams_take_small_pages_together(void **) {
+    struct Expected {
+        Head head;
+        lk::Metadata metadata;
+        uint32_t page_parts;
+    };
+    const Expected all[] = {{{128, 0, 0, 0, 2, 256}, lk::Metadata::kF16, 2},
+                            {{128, 0, 32, 0, 2, 256}, lk::Metadata::kF16, 2},
+                            {{128, 0, 256, 0, 4, 256}, lk::Metadata::kF16, 1},
+                            {{128, 256, 0, 0, 8, 256}, lk::Metadata::kF16, 1},
+                            {{32, 0, 32, 0, 2, 256}, lk::Metadata::kF8, 1}};
+    for (const Expected &expected : all) {
+        const Plan plan({Layer(kHeads, expected.head)}, expected.metadata, 256);
+        DecodeRules rules(lk::default_allocator(), device_with_matrices());
+        assert_true(rules.open(plan.layout()));
+        assert_true(rules.arithmetic(0) == lk::vulkan::DecodeArithmetic::kMatrix);
+        assert_int_equal(rules.page_parts(0), expected.page_parts);
+        assert_int_equal(rules.shape(0, kHeads, 4).page_parts, expected.page_parts);
+    }
+}
+
 // Pages with codes on one side alone are not for the kernels of matrices, which look for both.
 void half_raw_layers_have_no_matrices(void **) {
     const lk::vulkan::Traits traits = device_with_matrices();
@@ -298,6 +347,8 @@ int main() {
         cmocka_unit_test(wide_keys_have_one_form),
         cmocka_unit_test(pairs_need_no_matrices),
         cmocka_unit_test(layers_without_room_are_not_taken),
+        cmocka_unit_test(teams_share_pages_of_wide_heads),
+        cmocka_unit_test(teams_take_small_pages_together),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
         cmocka_unit_test(splits_fill_the_last_turn),
     };

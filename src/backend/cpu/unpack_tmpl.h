@@ -53,6 +53,20 @@ inline void load_token_parameters(const PageView &view, const uint8_t *array, ui
             ordered[(t & ~15u) + (view.is_value ? LK_K_ORDER(t & 15u) : LK_ROW_ORDER(t & 15u))];
 }
 
+// Of the channels of a strip: value = minimum + code * step.
+struct StripScale {
+    alignas(64) float steps[16];
+    alignas(64) float minima[16];
+};
+
+// Are keys scaled strip by strip, most in registers? A page is more than the first cache holds, but
+// where codes are unpacked one by one that does not matter.
+#if defined(__AVX512F__)
+constexpr bool kScalesStrips = true;
+#else
+constexpr bool kScalesStrips = false;
+#endif
+
 // Where the elements of a strip go.
 struct StripTarget {
     float *data;  // element (0, 0) of tile 0
@@ -128,42 +142,60 @@ LK_INLINE void gather_words(const __m512 *v, __m512 *rows) {
     rows[3] = _mm512_shuffle_f32x4(ab23, cd23, 0xDD);
 }
 
+// Bytes [t][word][field, field of k + 1] of 4 lanes of one g to 16 k of four rows, [word /
+// 2][field]: those of a row into four words, the words to the row, and k in order.
+LK_INLINE __m512i rows_of_bytes(__m512i words) {
+    const __m512i fields =
+        _mm512_broadcast_i32x4(_mm_set_epi8(15, 13, 11, 9, 14, 12, 10, 8, 7, 5, 3, 1, 6, 4, 2, 0));
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    const __m512i k_order =
+        _mm512_broadcast_i32x4(_mm_set_epi8(15, 14, 11, 10, 7, 6, 3, 2, 13, 12, 9, 8, 5, 4, 1, 0));
+    const __m512i by_row = _mm512_permutexvar_epi32(order, _mm512_shuffle_epi8(words, fields));
+    return _mm512_shuffle_epi8(by_row, k_order);
+}
+
+// As unpack_wide_strip(), of 8 bits.
+inline void unpack_byte_strip(const uint8_t *strip, uint32_t page_tokens, const StripScale &scale,
+                              const StripTarget &to) {
+    const __m512 steps = _mm512_load_ps(scale.steps);
+    const __m512 minima = _mm512_load_ps(scale.minima);
+    for (uint32_t v = 0; v < page_tokens / 32; ++v)
+        for (uint32_t g = 0; g < 8; ++g) {
+            const __m512i rows = rows_of_bytes(_mm512_loadu_si512(strip + (v * 8 + g) * 64));
+            const __m128i bytes[4] = {
+                _mm512_castsi512_si128(rows), _mm512_extracti32x4_epi32(rows, 1),
+                _mm512_extracti32x4_epi32(rows, 2), _mm512_extracti32x4_epi32(rows, 3)};
+            for (uint32_t i = 0; i < 4; ++i) {
+                const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes[i]));
+                _mm512_storeu_ps(
+                    to.data + (2 * v + i / 2) * to.tile_stride + (g + 8 * (i & 1u)) * to.row_stride,
+                    _mm512_fmadd_ps(codes, steps, minima));
+            }
+        }
+}
+
 // A strip whose lanes have 4 words or more: 4 words of the 4 lanes of one g at a time.
 template <uint32_t kBits>
-inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const StripTarget &to) {
-    constexpr uint32_t kSteps = kBits == 8 ? 1 : kBits == 4 ? 2 : 3;
+inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const StripScale &scale,
+                              const StripTarget &to) {
+    constexpr uint32_t kSteps = kBits == 4 ? 2 : 3;
     constexpr uint32_t kFields = 16 / kBits;
+    constexpr uint32_t kHigh = 1u << (kSteps - 2);
     const uint32_t n_vectors = page_tokens * kBits / 256;
     const __m512i mask = _mm512_set1_epi32((1 << kBits) - 1);
+    const __m512 steps = _mm512_load_ps(scale.steps);
+    const __m512 minima = _mm512_load_ps(scale.minima);
     for (uint32_t v = 0; v < n_vectors; ++v)
         for (uint32_t g = 0; g < 8; ++g) {
             const __m512i words = _mm512_loadu_si512(strip + (v * 8 + g) * 64);
-            // Fields in pairs of equal row: register bit 1 (k + 8) is field bit kSteps - 2; at 8
-            // bits it is the low bit of the word.
+            // Fields in pairs of equal row: register bit 1 (k + 8) is field bit kSteps - 2.
             for (uint32_t field = 0; field < kFields; ++field) {
-                const auto low = static_cast<uint32_t>(kBits * field);
-                __m512 part[4];
-                __m512 rows[4];
-                if (kBits == 8) {
-                    part[0] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low), mask));
-                    part[1] =
-                        codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low + 16), mask));
-                    // Words 2i and 2i + 1 hold k 0..7 and 8..15 of the same rows.
-                    part[2] = _mm512_shuffle_f32x4(part[0], part[0], 0xF5);
-                    part[3] = _mm512_shuffle_f32x4(part[1], part[1], 0xF5);
-                    gather_words(part, rows);
-                    for (uint32_t w = 0; w < 4; w += 2) {
-                        const uint32_t position = unfold(4 * v + w, field, kSteps);
-                        float *at = to.data + (position >> 2) * to.tile_stride +
-                                    (g + 8 * (position & 1u)) * to.row_stride;
-                        _mm512_storeu_ps(at, rows[w]);
-                    }
-                    continue;
-                }
-                constexpr uint32_t kHigh = kSteps >= 2 ? 1u << (kSteps - 2) : 0;
                 if (field & kHigh)
                     continue;
+                const auto low = static_cast<uint32_t>(kBits * field);
                 const auto high = static_cast<uint32_t>(kBits * (field | kHigh));
+                __m512 part[4];
+                __m512 rows[4];
                 part[0] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low), mask));
                 part[1] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low + 16), mask));
                 part[2] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, high), mask));
@@ -174,7 +206,7 @@ inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const 
                     const uint32_t position = unfold(4 * v + w, field, kSteps);
                     float *at = to.data + (position >> 2) * to.tile_stride +
                                 (g + 8 * (position & 1u)) * to.row_stride;
-                    _mm512_storeu_ps(at, rows[w]);
+                    _mm512_storeu_ps(at, _mm512_fmadd_ps(rows[w], steps, minima));
                 }
             }
         }
@@ -204,22 +236,30 @@ inline void unpack_strip_words(const uint8_t *strip, uint32_t page_tokens, uint3
     }
 }
 
-inline void unpack_strip_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bits,
-                               const StripTarget &to) {
+// Returns whether the codes are scaled, or are left as they are.
+inline bool unpack_strip_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bits,
+                               const StripScale *scale, const StripTarget &to) {
 #if defined(__AVX512F__)
-    if (bits == 2 && page_tokens == 128)
-        return unpack_wide_strip<2>(strip, page_tokens, to);
-    if (bits == 4 && page_tokens >= 64)
-        return unpack_wide_strip<4>(strip, page_tokens, to);
-    if (bits == 8)
-        return unpack_wide_strip<8>(strip, page_tokens, to);
+    constexpr StripScale kNone = {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {}};
+    const StripScale &used = scale ? *scale : kNone;
+    const bool is_wide = bits > 1 && page_tokens * bits >= 256;
+    if (is_wide && bits == 2)
+        unpack_wide_strip<2>(strip, page_tokens, used, to);
+    else if (is_wide && bits == 4)
+        unpack_wide_strip<4>(strip, page_tokens, used, to);
+    else if (is_wide)
+        unpack_byte_strip(strip, page_tokens, used, to);
+    if (is_wide)
+        return scale;
 #endif
+    (void)scale;
     unpack_strip_words(strip, page_tokens, bits, 1.0f, false, to);
+    return false;
 }
 
-// Codes of a strip; 16-bit strips become values.
-inline void unpack_strip(const PageBytes &page, uint32_t strip, uint32_t first_token,
-                         uint32_t n_tiles, const StripTarget &to) {
+// Codes of a strip, scaled or not, which is returned; 16-bit strips become values.
+inline bool unpack_strip(const PageBytes &page, uint32_t strip, uint32_t first_token,
+                         uint32_t n_tiles, const StripScale *scale, const StripTarget &to) {
     const PageView &view = *page.view;
     const StripView &at = view.strips[strip];
     const uint8_t *bytes = page.payload + at.offset_bytes;
@@ -229,13 +269,15 @@ inline void unpack_strip(const PageBytes &page, uint32_t strip, uint32_t first_t
             tile_target.data += tile * to.tile_stride;
             unpack_raw_tile(bytes + (first_token / 16 + tile) * 512ull, tile_target);
         }
-        return;
+        return false;
     }
     const uint32_t low_bits = LK_LOW_BITS(at.bits);
-    unpack_strip_codes(bytes, view.page_tokens, low_bits, to);
-    if (at.bits > low_bits)
-        unpack_strip_words(page.payload + at.high_offset_bytes, view.page_tokens,
-                           at.bits - low_bits, static_cast<float>(1u << low_bits), true, to);
+    if (at.bits == low_bits)
+        return unpack_strip_codes(bytes, view.page_tokens, low_bits, scale, to);
+    unpack_strip_codes(bytes, view.page_tokens, low_bits, nullptr, to);
+    unpack_strip_words(page.payload + at.high_offset_bytes, view.page_tokens, at.bits - low_bits,
+                       static_cast<float>(1u << low_bits), true, to);
+    return false;
 }
 
 // Pairs of shared ordered hold a 1-bit code | high bit << 1, and the low bits of a 3-bit code.
@@ -262,24 +304,29 @@ LK_INLINE void scale_run(float *values, const float *ranges, const float *minima
         values[i] = minima[i] + values[i] * ranges[i];
 }
 
-inline void scale_keys_per_channel(const PageBytes &page, float *keys) {
+inline void load_strip_scale(const PageBytes &page, uint32_t strip, uint32_t group, float *steps,
+                             float *minima) {
+    const PageView &view = *page.view;
+    load_strip_parameters(view, page.metadata, strip, group, steps);
+    load_strip_parameters(view, page.metadata + view.minima_offset_bytes, strip, group, minima);
+    for (uint32_t i = 0; i < 16; ++i) {
+        const uint32_t bits = bits_of_stored(view, strip * 16 + i);
+        steps[i] = bits == 16 ? 1.0f : steps[i] * step_of(bits);
+        minima[i] = bits == 16 ? 0.0f : minima[i];
+    }
+}
+
+inline void scale_strips(const PageBytes &page, uint32_t first, uint32_t end, float *keys) {
     const PageView &view = *page.view;
     for (uint32_t group = 0; group < view.n_groups; ++group) {
         alignas(64) float steps[LK_MAX_HEAD_DIM];
         alignas(64) float minima[LK_MAX_HEAD_DIM];
-        for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
-            load_strip_parameters(view, page.metadata, strip, group, steps + strip * 16);
-            load_strip_parameters(view, page.metadata + view.minima_offset_bytes, strip, group,
-                                  minima + strip * 16);
-        }
-        for (uint32_t stored = 0; stored < view.head_dim; ++stored) {
-            const uint32_t bits = bits_of_stored(view, stored);
-            steps[stored] = bits == 16 ? 1.0f : steps[stored] * step_of(bits);
-            minima[stored] = bits == 16 ? 0.0f : minima[stored];
-        }
+        for (uint32_t strip = first; strip < end; ++strip)
+            load_strip_scale(page, strip, group, steps + (strip - first) * 16,
+                             minima + (strip - first) * 16);
         for (uint32_t t = group * view.group; t < (group + 1) * view.group; ++t)
-            scale_run(keys + static_cast<uint64_t>(t) * view.head_dim, steps, minima,
-                      view.head_dim);
+            scale_run(keys + static_cast<uint64_t>(t) * view.head_dim + first * 16, steps, minima,
+                      (end - first) * 16);
     }
 }
 
@@ -348,21 +395,28 @@ inline Matrix unpack_page(const PageBytes &page, uint32_t first_token, uint32_t 
     const bool raw = view.kind == PageKind::kRaw;
     const uint32_t n_tiles = raw ? (n_tokens + 15) / 16 : view.page_tokens / 16;
     const uint32_t stride = is_value ? kKvTileTokens : head_dim;
+    const bool is_per_channel = !raw && !is_value && !view.is_per_token;
+    const bool is_scaled_by_strip = kScalesStrips && is_per_channel && !view.n_shared;
     for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
         const StripTarget to = {out + strip * (is_value ? 16ull * stride : 16ull), stride, 1,
                                 is_value ? 16 : 16ll * stride};
-        unpack_strip(page, strip, first_token, n_tiles, to);
+        StripScale scale;
+        const bool has_scale = is_scaled_by_strip && view.n_groups == 1;
+        if (has_scale)
+            load_strip_scale(page, strip, 0, scale.steps, scale.minima);
+        const bool is_scaled =
+            unpack_strip(page, strip, first_token, n_tiles, has_scale ? &scale : nullptr, to);
+        if (is_scaled_by_strip && !is_scaled)
+            scale_strips(page, strip, strip + 1, out);
     }
-    if (!raw) {
-        if (view.n_shared)
-            split_pairs(view, out);
-        if (is_value)
-            scale_values(page, out, stride);
-        else if (view.is_per_token)
-            scale_keys_per_token(page, out);
-        else
-            scale_keys_per_channel(page, out);
-    }
+    if (view.n_shared)
+        split_pairs(view, out);
+    if (is_per_channel && !is_scaled_by_strip)
+        scale_strips(page, 0, view.n_strips, out);
+    if (!raw && is_value)
+        scale_values(page, out, stride);
+    else if (!raw && view.is_per_token)
+        scale_keys_per_token(page, out);
     return {out, stride, 1};
 }
 

@@ -306,39 +306,6 @@ void Splits::split_evenly(const WorkTileBlocks &work_tile, WorkItem item, uint32
     }
 }
 
-// All raw blocks to each item, and the pages of its form in equal shares: each share is a run of
-// packed blocks, of which an item's readers skip those of other forms.
-void Splits::split_packed_only(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
-                               uint32_t form, const WorkTileBlocks &work_tile, const Part &part,
-                               WorkItem item, uint32_t *n_items, WorkItem *items) const {
-    for (uint32_t i = 0; i < 2; ++i) {
-        item.raw_begin[i] = work_tile.raw[i].begin;
-        item.raw_count[i] = work_tile.raw[i].size();
-    }
-    const bool is_mixed = part.n_pages != work_tile.packed.size();
-    const auto skip = [&](uint32_t block) {
-        while (is_mixed && block < work_tile.packed.end &&
-               part_form(kind, *sequence.blocks[block], entry) != form)
-            ++block;
-        return block;
-    };
-    uint32_t block = work_tile.packed.begin;
-    uint64_t n_done = 0;
-    for (uint32_t split = 0; split < part.n_splits; ++split) {
-        const uint64_t end = uint64_t{part.n_pages} * (split + 1) / part.n_splits;
-        if (n_done < end)
-            block = skip(block);
-        item.packed_begin = block;
-        while (n_done < end) {
-            block = skip(block) + 1;
-            ++n_done;
-        }
-        item.packed_count = block - item.packed_begin;
-        item.split = static_cast<uint16_t>(part.first_split + split);
-        items[(*n_items)++] = item;
-    }
-}
-
 // How often loops over the KV tiles of an item run, of the item that has most.
 void Splits::count_rounds(const WorkItem *items, const SplitShape &shape, bool is_raw,
                           FormItems *form) {
@@ -475,9 +442,10 @@ void Splits::write_part(const BatchSequence &sequence, const Kind &kind, uint32_
         item.first_partial =
             work_tile.first_partial + (work_tile.n_splits > 1 ? tile : 0) * work_tile.n_splits *
                                           limits_.max_tile_columns * (layer.head_dim + 2);
-        if (shape.splits_packed_only)
+        if (shape.splits_packed_only) {
             split_packed_only(sequence, kind, entry, form, work_tile, part, item, n_items, items);
-        else if (has_many_raw(work_tile, shape.n_readers))
+            split_raw(work_tile, part, item, n_items, items);
+        } else if (has_many_raw(work_tile, shape.n_readers))
             split_evenly(work_tile, item, part.n_splits, n_items, sequence, entry, items);
         else if (shape.turn_bytes && work_tile.has_equal_pages)
             split_by_turns(work_tile, item, part.n_splits, n_items, kind, items);
@@ -497,7 +465,7 @@ uint32_t Splits::write_forms(const Batch &batch, const Kind &kind, WorkItem *ite
         FormItems &of_form = form_items_[kind.split.first_form + form];
         of_form.first_item = n_items;
         for (size_t u = 0; form < n_parts_ && u < work_tiles_.size(); ++u) {
-            if (!parts_[u * n_parts_ + form].is_used)
+            if (!parts_[u * n_parts_ + form].has_items())
                 continue;
             const WorkItem item = first_item(batch, kind, static_cast<uint32_t>(u));
             write_part(batch.sequences[item.sequence], kind,
@@ -518,9 +486,11 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     total *= n_tiles;
     const SplitShape &shape = kind->split.shape;
     uint32_t best = 1;
+    kind->split.page_parts = 1;
     for (uint32_t rounds = 2; rounds <= kMaxRounds; ++rounds)
         if (time_of(*kind, n_tiles, total, rounds) < time_of(*kind, n_tiles, total, best))
             best = rounds;
+    use_idle_workers(kind, n_tiles, total, best);
     number_splits(batch, kind, total, best);
     auto *items = reinterpret_cast<WorkItem *>(block_.data() + kind->split.items_offset);
     const bool by_ranges =

@@ -21,13 +21,16 @@ struct SplitShape {
     uint32_t tile_columns;    // of an item
     uint32_t item_bytes;      // cost of an item besides its bytes, in bytes that a worker reads
     bool splits_packed_only;  // all items of a work tile have its 16-bit blocks, and readers take
-                              // tiles of them in turn
+                              // tiles of them in turn; or, where workers are left, none has them
+                              // and each such block has an item
     uint32_t page_bytes;  // cost of a page besides its bytes; 0: heads of different widths are cut
                           // like equal ones
     uint32_t turn_bytes = 0;  // cost of a reader's packed page besides its bytes; 0: work tiles are
                               // cut by bytes alone
     uint32_t byte_percent = 50;  // of a page's cost, where pages of a layer differ in their bytes;
                                  // the rest is the same for all pages
+    uint32_t page_parts = 1;  // with splits_packed_only: readers that take a page together where
+                              // workers are left
 };
 
 // The most that shapes can be. A work tile is a KV head of a sequence.
@@ -68,6 +71,7 @@ struct Split {
     uint32_t n_forms;     // of the layer
     uint32_t first_form;  // in the FormItems of all layers
     bool has_mixed;       // an item may have packed blocks of several forms
+    uint32_t page_parts;  // readers that take a page together
     SplitShape shape;
 };
 
@@ -139,12 +143,14 @@ class Splits {
     // The packed pages of one form of a work tile; without splits_packed_only, all of its blocks.
     struct Part {
         uint32_t n_pages;
+        uint32_t n_raw;   // of the last part: raw blocks that have splits, after those of its pages
         uint32_t n_runs;  // of pages that lie side by side
         bool is_used;
         uint64_t bytes;
         uint64_t cost;  // as weigh() has it, in bytes
         uint32_t n_splits;
         uint32_t first_split;  // of the work tile's
+        bool has_items() const { return is_used || n_raw; }
     };
 
     bool same_kind(uint32_t a, uint32_t b) const;
@@ -155,6 +161,12 @@ class Splits {
     void add_parts(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
                    const WorkTileBlocks &work_tile, Part *parts);
     void weigh(uint32_t byte_percent);
+    void use_idle_workers(Kind *kind, uint32_t n_tiles, uint64_t total, uint32_t n_rounds);
+    bool fits_at_once(const Kind &kind, uint32_t n_tiles, uint64_t total, uint32_t n_rounds) const;
+    static uint32_t n_raw_of(const WorkTileBlocks &work_tile);
+    const Part &raw_part(const WorkTileBlocks &work_tile) const {
+        return parts_[static_cast<size_t>(&work_tile - work_tiles_.data() + 1) * n_parts_ - 1];
+    }
     void number_splits(const Batch &batch, Kind *kind, uint64_t total, uint32_t n_rounds);
     void write_part(const BatchSequence &sequence, const Kind &kind, uint32_t entry, uint32_t form,
                     WorkItem item, uint32_t *n_items, WorkItem *items) const;
@@ -204,6 +216,8 @@ class Splits {
     void split_packed_only(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
                            uint32_t form, const WorkTileBlocks &work_tile, const Part &part,
                            WorkItem item, uint32_t *n_items, WorkItem *items) const;
+    static void split_raw(const WorkTileBlocks &work_tile, const Part &part, WorkItem item,
+                          uint32_t *n_items, WorkItem *items);
     static void count_rounds(const WorkItem *items, const SplitShape &shape, bool is_raw,
                              FormItems *form);
     static uint32_t copy_firsts(uint32_t n_items, WorkItem *items);

@@ -87,9 +87,10 @@ void Splits::weigh(uint32_t byte_percent) {
 
 // As many times as each reader of n_splits items takes a KV tile, in the fewest items.
 uint32_t Splits::fewest_splits(const Kind &kind, size_t part, uint32_t n_splits) const {
-    const uint32_t n_readers = kind.split.shape.n_readers;
     const bool is_raw = part % n_parts_ == kind.split.n_forms;
     const uint32_t n_pages = parts_[part].n_pages;
+    const uint32_t n_readers =
+        kind.split.shape.n_readers / (is_raw || !n_pages ? 1 : kind.split.page_parts);
     const uint64_t n_kv_tiles = is_raw    ? uint64_t{kBlockTiles} * n_pages
                                 : n_pages ? n_pages
                                           : block_tiles(work_tiles_[part / n_parts_]);
@@ -131,6 +132,87 @@ double Splits::time_of(const Kind &kind, uint32_t n_tiles, uint64_t total,
     return first > largest ? first : largest;
 }
 
+// Raw blocks that could have items of their own.
+uint32_t Splits::n_raw_of(const WorkTileBlocks &work_tile) {
+    return work_tile.packed.size() ? work_tile.raw[0].size() + work_tile.raw[1].size() : 0;
+}
+
+// Are there workers for all items at once, those of raw blocks included? Where readers take a page
+// together, each of them has one at most.
+bool Splits::fits_at_once(const Kind &kind, uint32_t n_tiles, uint64_t total,
+                          uint32_t n_rounds) const {
+    const SplitShape &shape = kind.split.shape;
+    const uint32_t most_pages = shape.n_readers / kind.split.page_parts;  // of an item
+    uint64_t n_items = 0;
+    for (size_t p = 0; p < parts_.size(); ++p)
+        if (parts_[p].is_used)
+            n_items += kind.split.page_parts > 1 ? ceil_div(parts_[p].n_pages, most_pages)
+                                                 : n_splits_of(kind, p, total, n_rounds);
+    for (const WorkTileBlocks &work_tile : work_tiles_)
+        n_items += n_raw_of(work_tile);
+    return n_items * n_tiles <= shape.n_workers;
+}
+
+// A workgroup is as slow as a team that takes a page after tiles of raw blocks. Where workers are
+// left, raw blocks have items of their own, and where there are enough of them readers share pages.
+void Splits::use_idle_workers(Kind *kind, uint32_t n_tiles, uint64_t total, uint32_t n_rounds) {
+    if (!kind->split.shape.splits_packed_only)
+        return;
+    const bool is_apart = fits_at_once(*kind, n_tiles, total, n_rounds);
+    kind->split.page_parts = kind->split.shape.page_parts;
+    if (!is_apart || !fits_at_once(*kind, n_tiles, total, n_rounds))
+        kind->split.page_parts = 1;
+    for (size_t u = 0; is_apart && u < work_tiles_.size(); ++u)
+        parts_[(u + 1) * n_parts_ - 1].n_raw = n_raw_of(work_tiles_[u]);
+}
+
+// All raw blocks to each item, unless they have their own, and the pages of its form in equal
+// shares: each share is a run of packed blocks, of which an item's readers skip those of other
+// forms.
+void Splits::split_packed_only(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
+                               uint32_t form, const WorkTileBlocks &work_tile, const Part &part,
+                               WorkItem item, uint32_t *n_items, WorkItem *items) const {
+    for (uint32_t i = 0; i < 2 && !raw_part(work_tile).n_raw; ++i) {
+        item.raw_begin[i] = work_tile.raw[i].begin;
+        item.raw_count[i] = work_tile.raw[i].size();
+    }
+    const bool is_mixed = part.n_pages != work_tile.packed.size();
+    const auto skip = [&](uint32_t block) {
+        while (is_mixed && block < work_tile.packed.end &&
+               part_form(kind, *sequence.blocks[block], entry) != form)
+            ++block;
+        return block;
+    };
+    uint32_t block = work_tile.packed.begin;
+    uint64_t n_done = 0;
+    for (uint32_t split = 0; split < part.n_splits; ++split) {
+        const uint64_t end = uint64_t{part.n_pages} * (split + 1) / part.n_splits;
+        if (n_done < end)
+            block = skip(block);
+        item.packed_begin = block;
+        while (n_done < end) {
+            block = skip(block) + 1;
+            ++n_done;
+        }
+        item.packed_count = block - item.packed_begin;
+        item.split = static_cast<uint16_t>(part.first_split + split);
+        items[(*n_items)++] = item;
+    }
+}
+
+// A raw block to each item, as a run of packed blocks that are at 16 bits.
+void Splits::split_raw(const WorkTileBlocks &work_tile, const Part &part, WorkItem item,
+                       uint32_t *n_items, WorkItem *items) {
+    uint32_t split = part.first_split + part.n_splits;
+    for (uint32_t i = 0; part.n_raw && i < 2; ++i)
+        for (uint32_t block = work_tile.raw[i].begin; block < work_tile.raw[i].end; ++block) {
+            item.packed_begin = block;
+            item.packed_count = 1;
+            item.split = static_cast<uint16_t>(split++);
+            items[(*n_items)++] = item;
+        }
+}
+
 // How many splits each part has, and where those of a work tile leave their results.
 void Splits::number_splits(const Batch &batch, Kind *kind, uint64_t total, uint32_t n_rounds) {
     const LayerView &layer = layout_.layers[kind->layer];
@@ -141,11 +223,11 @@ void Splits::number_splits(const Batch &batch, Kind *kind, uint64_t total, uint3
         WorkTileBlocks &work_tile = work_tiles_[u];
         work_tile.n_splits = 0;
         for (size_t p = u * n_parts_; p < (u + 1) * n_parts_; ++p) {
-            if (!parts_[p].is_used)
+            if (!parts_[p].has_items())
                 continue;
             parts_[p].first_split = work_tile.n_splits;
-            parts_[p].n_splits = n_splits_of(*kind, p, total, n_rounds);
-            work_tile.n_splits += parts_[p].n_splits;
+            parts_[p].n_splits = parts_[p].is_used ? n_splits_of(*kind, p, total, n_rounds) : 0;
+            work_tile.n_splits += parts_[p].n_splits + parts_[p].n_raw;
             kind->split.has_mixed = kind->split.has_mixed || parts_[p].n_runs > 1;
         }
         const auto n_tiles =

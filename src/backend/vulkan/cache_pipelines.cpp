@@ -102,7 +102,7 @@ bool CachePipelines::place_layer(uint32_t layer) {
             continue;
         of->decode[size].columns = rules_->tile_columns(layer, n_columns);
         of->decode[size].first_form = static_cast<uint32_t>(forms_.size());
-        if (!forms_.resize(forms_.size() + rules_->n_forms(layer)))
+        if (!forms_.resize(forms_.size() + rules_->n_forms(layer) * rules_->page_parts(layer)))
             return false;
     }
     return true;
@@ -113,8 +113,9 @@ bool CachePipelines::place_layer(uint32_t layer) {
 bool CachePipelines::want_first(uint32_t layer) {
     bool has_memory = true;
     const uint32_t n_forms = rules_->takes(layer) ? rules_->n_certain_forms(layer) : 0;
-    for (uint32_t form = 0; has_memory && form < n_forms; ++form)
-        has_memory = want_decode(layer, layers_[layer].decode[0].columns, form);
+    for (uint32_t parts = 1; parts <= rules_->page_parts(layer); ++parts)
+        for (uint32_t form = 0; has_memory && form < n_forms; ++form)
+            has_memory = want_decode(layer, layers_[layer].decode[0].columns, form, parts);
     if (layout_->max_step_tokens <= kDraftTokens)
         return has_memory;
     if (has_slot_pipelines(*traits_, layout_->layers[layer]))
@@ -211,7 +212,8 @@ lk_status CachePipelines::fixed(FixedKernel kernel, VkPipeline *out) {
     return LK_OK;
 }
 
-PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint32_t form) const {
+PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint32_t form,
+                                         uint32_t page_parts) const {
     const LayerView &view = layout_->layers[layer];
     const DecodeArithmetic arithmetic = rules_->arithmetic(layer);
     const uint32_t subgroup = traits_->subgroup ? team_subgroup(*traits_) : 0;
@@ -231,6 +233,7 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                           {LK_SPEC_KEY_FOLDS, std::max(rules_->vector_folds(layer), 1u)},
                           {LK_SPEC_PARAMETER_BYTES, rules_->parameter_bytes(layer)},
                           {LK_SPEC_WIDTHS, rules_->widths()},
+                          {LK_SPEC_PAGE_TEAMS, rules_->page_teams(layer, columns)},
                           {LK_SPEC_ROTATION, view.key_rotation}},
                          required);
     const PageForm &of = rules_->form(layer, form);
@@ -249,6 +252,7 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                       {LK_SPEC_HIGH_SLOTS, of.high_slots},
                       {LK_SPEC_FORM, of.only_form},
                       {LK_SPEC_PASSES, of.passes},
+                      {LK_SPEC_PAGE_PARTS, page_parts},
                       {LK_SPEC_ROTATION, view.key_rotation}},
                      required);
 }
@@ -268,11 +272,12 @@ bool CachePipelines::want(const PipelineSpec &spec, VkPipeline *out) {
     return *out || wanted_.push({spec, out});
 }
 
-bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form) {
+bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form,
+                                 uint32_t page_parts) {
     AttendPipelines *of = &layers_[layer].decode[size_of(layers_[layer].decode, columns)];
-    VkPipeline *attend = &forms_[of->first_form + form];
+    VkPipeline *attend = &forms_[form_index(layer, *of, form, page_parts)];
     const uint32_t head_dim = layout_->layers[layer].head_dim;
-    return (*attend || want(decode_spec(layer, columns, form), attend)) &&
+    return (*attend || want(decode_spec(layer, columns, form, page_parts), attend)) &&
            (of->merge || want(merge_spec(shaders::attend_decode_merge, head_dim, columns,
                                          decode_merge_threads(*traits_)),
                               &of->merge));

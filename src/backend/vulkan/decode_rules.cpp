@@ -23,9 +23,11 @@ constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, where each form has s
 constexpr uint32_t kPassSharedBytes = 12288;  // likewise, in two passes
 constexpr uint32_t kVectorSharedBytes = 24576;  // likewise, without matrices: two of a core
 constexpr uint32_t kHalfSharedBytes = 20480;    // likewise, in FP16
+constexpr uint32_t kPageSharedBytes = 32768;    // likewise, where teams share pages
 constexpr uint32_t kGroupSharedBytes = 26624;   // likewise, in FP16 where pages have several groups
 // Without matrices instructions bound a page, and all pages of a layer run the same.
 constexpr uint32_t kVectorBytePercent = 0;
+constexpr uint32_t kManyVectors = 3;    // of a strip, on average: those of keys and of values
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
 constexpr uint32_t kFewFolds = 4;       // several token groups of keys have pipelines for as many
@@ -338,10 +340,20 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns)
     const uint32_t columns = tile_columns(layer, n_columns);
     const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
     const uint32_t n_workers = core_workers(layer, columns) * traits_.n_cores;
-    gpu::SplitShape shape = {
-        n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices, 0};
+    const uint32_t n_teams = page_teams(layer, columns);
+    // A page that teams share takes them as long whatever its widths, so an item has a block less
+    // or more.
+    const uint32_t raw_page_bytes = 4 * LK_MAX_PAGE_TOKENS * layers_[layer].head_dim;
+    gpu::SplitShape shape = {n_workers,
+                             threads(layer, columns) / LK_LANES / n_teams,
+                             columns,
+                             kItemBytes,
+                             has_matrices,
+                             0,
+                             n_teams > 1 ? raw_page_bytes : 0};
     if (!has_matrices)
         shape.byte_percent = kVectorBytePercent;
+    shape.page_parts = page_parts(layer);
     return shape;
 }
 
@@ -366,10 +378,30 @@ uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
                           arithmetic(layer));
 }
 
+// Plain pages of few vectors, of which a workgroup has the teams: each team of a page loads all of
+// its vectors, so pages of many take as long with two.
+uint32_t DecodeRules::page_parts(uint32_t layer) const {
+    const Layer &of = layers_[layer];
+    if (!of.has_matrices || !of.widths || has_pushed_forms(layer))
+        return 1;
+    const PageForm &form = forms_[of.first_form];
+    const uint32_t n_strips = of.head_dim / LK_STRIP_CHANNELS;
+    const uint32_t n_vectors =
+        n_strips + 2 * form.key_end8 + form.key_end4 + n_strips * form.value_bits / 2;
+    const bool has_teams = threads(layer, tile_columns(layer, UINT32_MAX)) > LK_LANES;
+    return has_teams && n_vectors < kManyVectors * n_strips ? 2 : 1;
+}
+
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
     const uint32_t shared_bytes = std::min(wanted_shared_bytes(layer), traits_.max_shared_bytes);
     return decode_threads(layers_[layer].head_dim, tile_columns, arithmetic(layer),
                           traits_.subgroup, folds(layer), higher_slots(layer), shared_bytes);
+}
+
+uint32_t DecodeRules::page_teams(uint32_t layer, uint32_t tile_columns) const {
+    return decode_shares_pages(layers_[layer].head_dim, arithmetic(layer))
+               ? threads(layer, tile_columns) / LK_LANES
+               : 1;
 }
 
 // Of a workgroup, which has as many teams as fit.
@@ -380,6 +412,8 @@ uint32_t DecodeRules::wanted_shared_bytes(uint32_t layer) const {
                : has_single_fold_       ? kFormSharedBytes
                : has_few_forms_         ? kPassSharedBytes
                                         : kFoldSharedBytes;
+    if (decode_shares_pages(of.head_dim, arithmetic(layer)))
+        return kPageSharedBytes;
     if (arithmetic(layer) == DecodeArithmetic::kFloat32)
         return kVectorSharedBytes;
     return of.is_grouped ? kGroupSharedBytes : kHalfSharedBytes;

@@ -76,10 +76,14 @@ class DecodeRules final : public gpu::SplitRules {
     const PageForm &form(uint32_t layer, uint32_t i) const {
         return forms_[layers_[layer].first_form + i];
     }
+    // LK_SPEC_PAGE_PARTS with matrices, at most: a layer has pipelines for each number.
+    uint32_t page_parts(uint32_t layer) const;
     // Columns of an item, and threads of its workgroup, where work tiles have n_columns. There are
     // two shapes for a layer: that of one new token and that of more.
     uint32_t tile_columns(uint32_t layer, uint32_t n_columns) const;
     uint32_t threads(uint32_t layer, uint32_t tile_columns) const;
+    // LK_SPEC_PAGE_TEAMS
+    uint32_t page_teams(uint32_t layer, uint32_t tile_columns) const;
 
   private:
     struct Layer {

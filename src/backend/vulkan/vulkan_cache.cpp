@@ -186,8 +186,9 @@ bool VulkanCache::want_decode(uint32_t layer) {
     const gpu::FormItems *forms = state_.splits().forms_of(split);
     bool has_memory = true;
     for (uint32_t i = 0; has_memory && i <= split.n_forms; ++i)
-        has_memory = !forms[i].n_items || pipelines_.want_decode(layer, split.shape.tile_columns,
-                                                                 i < split.n_forms ? i : 0);
+        has_memory = !forms[i].n_items ||
+                     pipelines_.want_decode(layer, split.shape.tile_columns,
+                                            i < split.n_forms ? i : 0, split.page_parts);
     return has_memory;
 }
 
@@ -339,13 +340,14 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     push.n_strips = layout_.layers[layer].head_dim / LK_STRIP_CHANNELS;
     push.n_key_groups = rules_.key_groups(layer);
     push.n_value_steps = rules_.value_steps(layer);
-    const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
+    const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns,
+                              uint32_t n_parts) {
         recorder.bind(pipeline);
         for (const uint32_t end = first + n; first < end; first += push.n_items) {
             push.items = items + uint64_t{first} * sizeof(WorkItem);
             push.n_items = std::min(most, end - first);
             recorder.push(push);
-            recorder.dispatch(push.n_items, n_columns);
+            recorder.dispatch(push.n_items, n_columns, n_parts);
         }
     };
     for (uint32_t i = 0; i <= split.n_forms; ++i) {
@@ -354,14 +356,19 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
         push.n_f16_rounds = forms[i].n_f16_rounds;
         push.n_own_f16_rounds = forms[i].n_own_f16_rounds;
         push.form = has_matrices ? rules_.form(layer, form).form : 0;
-        push.formats = has_matrices && split.has_mixed ? rules_.form(layer, form).formats : 0;
+        push.formats = has_matrices && (split.has_mixed || i == split.n_forms)
+                           ? rules_.form(layer, form).formats
+                           : 0;
         if (forms[i].n_items)
-            dispatch(pipelines_.attend(pipelines, form), forms[i].first_item, forms[i].n_items, 1);
+            dispatch(pipelines_.attend(layer, split.shape.tile_columns, form, split.page_parts),
+                     forms[i].first_item, forms[i].n_items, 1, 1);
     }
     if (!split.n_merges)
         return;
     recorder.dispatch_barrier();
-    dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns);
+    const auto n_parts =
+        static_cast<uint32_t>(ceil_div(layout_.layers[layer].head_dim, LK_DECODE_MERGE_CHANNELS));
+    dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns, n_parts);
 }
 
 void VulkanCache::record_prefill(const Recorder &recorder, const AttendArgs &args,
