@@ -1,284 +1,20 @@
-// Attention of latent layers by key warps and value warps: few query columns over packed pages
-// whose codes are multiplied.
+// Attention of latent layers by key warps and value warps: 16 query columns over packed pages of
+// any format, whose codes are multiplied.
 //
 // Key warps make weights of a stage, while value warps copy the next one and multiply the weights
-// and values of the stage before: a thread block meets once for each stage. A key warp has 16
-// tokens of a stage and all of their channels, so a logit is whole in a register.
+// and values of the stage before: a thread block meets once for each stage.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_LATENT_CUH
 #define LK_CUDA_ROWS_LATENT_CUH
 
-#include "cuda/rows/attend.cuh"
+#include "cuda/rows/key_warp.cuh"
 
 namespace lk {
 namespace cuda {
 
-constexpr int kNarrowEights = kRowsColumns / 8;
 constexpr int kNarrowStrips = kMostValueStrips / kSideWarps;
-static_assert(kSideWarps * LK_TILE_TOKENS == kMostRowsTokens, "a warp has a tile of a stage");
-
-// Of 8 columns each, [2 tokens 8 apart][2 columns]: as the sums of a product lie.
-using TileProducts = float[kNarrowEights][4];
 using NarrowSums = StripSums<kNarrowStrips, kNarrowEights>;
-
-__device__ __forceinline__ uint32_t column_of_product(int n, int i) {
-    return 8 * n + 2 * (threadIdx.x % 4) + i % 2;
-}
-
-// Barrier 1 is that of the key warps.
-__device__ __forceinline__ void meet_key_warps() {
-    __syncwarp();
-    asm volatile("bar.sync 1, %0;" ::"n"(kSideWarps * kWarp) : "memory");
-}
-__device__ __forceinline__ bool any_of_key_warps(bool is_so) {
-    uint32_t is_any;
-    __syncwarp();
-    asm volatile(
-        "{\n.reg .pred own, any;\n"
-        "setp.ne.u32 own, %1, 0;\n"
-        "bar.red.or.pred any, 1, %2, own;\n"
-        "selp.u32 %0, 1, 0, any;\n}"
-        : "=r"(is_any)
-        : "r"(uint32_t{is_so}), "n"(kSideWarps * kWarp)
-        : "memory");
-    return is_any;
-}
-
-// Value warps also look up pages, copy them and multiply minima.
-struct ValueThreads {
-    static constexpr uint32_t kN = kSideWarps * kWarp;
-    static __device__ __forceinline__ uint32_t index() { return threadIdx.x - kN; }
-    static __device__ __forceinline__ void meet() {
-        __syncwarp();
-        asm volatile("bar.sync 2, %0;" ::"n"(kN) : "memory");
-    }
-};
-
-// Barrier 3: products with minima go from value warps to key warps.
-__device__ __forceinline__ void give_minima() {
-    __syncwarp();
-    asm volatile("bar.arrive 3, %0;" ::"n"(kRowsThreads) : "memory");
-}
-__device__ __forceinline__ void await_minima() {
-    __syncwarp();
-    asm volatile("bar.sync 3, %0;" ::"n"(kRowsThreads) : "memory");
-}
-
-// What value warps found out about a stage.
-struct FoundStage {
-    Stage stage;
-    Codes codes;
-    uint32_t slot;      // shared address
-    uint32_t is_whole;  // once its copies have arrived
-};
-// Two are read while the next one is found.
-constexpr uint32_t kFoundStages = 4;
-
-// What key warps tell value warps of a stage.
-struct WeighedStage {
-    float shrinks[kRowsColumns];  // what the columns' output is multiplied by
-    uint32_t is_raised;           // some of them are not 1
-};
-
-// A word or two of a lane: its part of a tile of codes.
-template <uint32_t kBits>
-__device__ __forceinline__ uint32_t tile_offset(uint32_t tile) {
-    constexpr uint32_t kVectorBytes = 4 * LK_VECTOR_WORDS * LK_LANES;
-    return kBits == 8   ? tile / 2 * kVectorBytes + tile % 2 * 8
-           : kBits == 4 ? tile / 4 * kVectorBytes + tile % 4 * 4
-                        : tile / 2 * 4;
-}
-
-// S of a tile of codes, or of FP16 numbers (kBits 16): all strips of the keys.
-template <uint32_t kBits>
-__device__ __forceinline__ void multiply_own_tile(const RowsBlock &block, const Codes &codes,
-                                                  const KeyRangeScale &scale, uint32_t slot,
-                                                  uint32_t n_tiles, uint32_t tile,
-                                                  TileProducts &products) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    const bool is_coded = kBits < 16;
-    const uint32_t stride = is_coded ? strip_bytes(codes.page_tokens, kBits) : n_tiles * kTileBytes;
-    const uint32_t words = is_coded
-                               ? codes.words + lane_offset<kBits>(codes) + tile_offset<kBits>(tile)
-                               : slot + tile * kTileBytes + 16 * lane;
-    const uint32_t queries = shared_address(block.queries) + 16 * lane;
-    const uint32_t ranges = codes.ranges + 8 * (lane % 4);
-    const uint32_t shift = kBits == 2 ? tile % 2 * 2 : 0;
-    const auto multiply = [&](uint32_t strip, TileProducts &sums) {
-        const uint4 q = load_shared4(queries + strip * kTileBytes);
-        uint32_t b[4] = {q.x, q.y, q.z, q.w};
-        const uint32_t at = words + strip * stride;
-        uint32_t a[4];
-        if (is_coded) {
-            const uint2 r = load_shared2(ranges + 32 * strip);
-            const uint32_t lower = multiply_f16(r.x, scale.lower);
-            const uint32_t upper = multiply_f16(r.y, scale.upper);
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                b[i] = multiply_f16(b[i], i % 2 ? upper : lower);
-            const uint2 two = kBits == 8 ? load_shared2(at) : make_uint2(load_shared1(at), 0);
-            mask_codes<is_coded ? kBits : 8>(two.x >> shift, kBits == 8 ? two.y : two.x >> shift,
-                                             a);
-        } else {
-            const uint4 four = load_shared4(at);
-            a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
-        }
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-            mma(sums[n], a[0], a[1], a[2], a[3], b[2 * n], b[2 * n + 1]);
-    };
-    TileProducts odd = {};  // a second chain of sums
-    uint32_t strip = 0;
-#pragma unroll 2
-    for (; strip + 1 < block.key_strips; strip += 2) {
-        multiply(strip, products);
-        multiply(strip + 1, odd);
-    }
-    if (strip < block.key_strips)
-        multiply(strip, products);
-#pragma unroll
-    for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            products[n][i] += odd[n][i];
-}
-
-// A key warp.
-struct KeyWarp {
-    float references[kNarrowEights][2];  // of the lane's columns
-
-    // Products of the warp's tile; a warp whose tile a stage does not have gets zeros.
-    __device__ __forceinline__ void multiply(const RowsBlock &block, const Codes &codes,
-                                             uint32_t slot, uint32_t n_tiles, uint32_t warp,
-                                             const float *minima, TileProducts &products) const {
-        KeyRangeScale scale = {};
-        if (!codes.bits) {
-            if (warp < n_tiles)
-                multiply_own_tile<16>(block, codes, scale, slot, n_tiles, warp, products);
-            return;
-        }
-        if (warp < n_tiles) {
-            scale = find_range_scale(codes, 0, block.key_strips);
-            if (codes.bits == 4)
-                multiply_own_tile<4>(block, codes, scale, slot, n_tiles, warp, products);
-            else if (codes.bits == 2)
-                multiply_own_tile<2>(block, codes, scale, slot, n_tiles, warp, products);
-            else
-                multiply_own_tile<8>(block, codes, scale, slot, n_tiles, warp, products);
-        }
-        await_minima();
-        const float factor = scale.inverse * code_factor(codes.bits);
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const auto *of_column =
-                    reinterpret_cast<const float4 *>(minima + column_of_product(n, j) * kSideWarps);
-                float least = 0;
-#pragma unroll
-                for (uint32_t i = 0; i < kSideWarps / 4; ++i) {
-                    const float4 four = of_column[i];
-                    least += (four.x + four.y) + (four.z + four.w);
-                }
-                products[n][j] = fmaf(products[n][j], factor, least);
-                products[n][2 + j] = fmaf(products[n][2 + j], factor, least);
-            }
-    }
-
-    // Products become logits.
-    __device__ __forceinline__ void shape(const TileArgs &args, const RowsTables &tables,
-                                          const RowsStage &stage, uint32_t warp,
-                                          TileProducts &products) const {
-        const uint32_t first = warp * LK_TILE_TOKENS + threadIdx.x % kWarp / 4;
-        uint32_t seen = ~0u;  // a bit for each product; the loop stays one, to be short
-#pragma unroll 1
-        for (uint32_t i = 0; stage.hides && i < 4 * kNarrowEights; ++i) {
-            const uint32_t token = first + i / 2 % 2 * 8;
-            if (token >= stage.n_tokens ||
-                !is_visible(args, tables, column_of_product(static_cast<int>(i / 4), i % 2),
-                            stage.first_token + token))
-                seen ^= 1u << i;
-        }
-        const float factor = logit_factor(args.layer);
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const uint32_t column = column_of_product(n, i);
-                float &x = products[n][i];
-                x = fmaf(x, tables.factors[column], tables.offsets[column]);
-            }
-        if (args.layer.soft_cap > 0)
-#pragma unroll
-            for (auto &four : products)
-#pragma unroll
-                for (float &x : four)
-                    x = shape_logit(args.layer, x);
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                // Rounded before the reference is subtracted, so that none lies above its own.
-                products[n][i] = __fmul_rn(products[n][i], factor);
-                if (first + i / 2 * 8 >= stage.n_tokens || !(seen >> (4 * n + i) & 1))
-                    products[n][i] = -INFINITY;
-            }
-    }
-
-    // Raise the references of columns that have a logit beyond their headroom. highs:
-    // [column][kSideWarps], in shared memory.
-    __device__ __forceinline__ void raise(const TileProducts &logits, uint32_t warp, float *highs,
-                                          float *shrinks) {
-        const uint32_t lane = threadIdx.x % kWarp;
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                float high = fmaxf(logits[n][j], logits[n][2 + j]);
-#pragma unroll
-                for (uint32_t step = 4; step < kWarp; step *= 2)
-                    high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
-                if (lane < 4)
-                    highs[column_of_product(n, j) * kSideWarps + warp] = high;
-            }
-        meet_key_warps();
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const uint32_t column = column_of_product(n, j);
-                const float *of_column = highs + column * kSideWarps;
-                float high = of_column[0];
-#pragma unroll
-                for (uint32_t i = 1; i < kSideWarps; ++i)
-                    high = fmaxf(high, of_column[i]);
-                const float old = references[n][j];
-                const float raised = high > old + kHeadroom ? fmaxf(old, high - kBelow) : old;
-                references[n][j] = raised;
-                if (warp == 0 && lane < 4)
-                    shrinks[column] = exp2_fast(old - raised);
-            }
-    }
-
-    // Weights of the warp's tokens, [column][token].
-    __device__ __forceinline__ void store_weights(const TileProducts &logits, uint32_t warp,
-                                                  __half *weights, uint32_t stride) const {
-        const uint32_t lane = threadIdx.x % kWarp;
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const uint32_t two =
-                    pack_f16(exp2_fast(logits[n][2 * half] - references[n][0]),
-                             exp2_fast(logits[n][2 * half + 1] - references[n][1]));
-                // Two columns of a token become two tokens of a column.
-                *reinterpret_cast<uint32_t *>(weights + (8 * n + lane / 4) * stride +
-                                              warp * LK_TILE_TOKENS + 8 * half + 2 * (lane % 4)) =
-                    transpose(two);
-            }
-    }
-};
 
 // Sums of the weights of a stage as they were rounded, by a product with ones.
 struct RoundedSums {
@@ -286,25 +22,76 @@ struct RoundedSums {
 
     template <bool kWide>
     __device__ __forceinline__ void add(const ColumnOperands<kWide> &weights) {
-        constexpr uint32_t kOnes = 0x3C003C00;
         weights.multiply({kOnes, kOnes, kOnes, kOnes}, sums);
     }
     __device__ __forceinline__ float of(int n, int i) const { return sums[n][i]; }
 };
 
+// The queries' products with the minima of every eighth strip, to [column][kSideWarps].
+__device__ __forceinline__ void multiply_own_minima(const RowsBlock &block, const Codes &codes,
+                                                    uint32_t first_strip, float *minima) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    TileProducts products = {};
+#pragma unroll 1
+    for (uint32_t strip = first_strip; strip < block.key_strips; strip += kSideWarps) {
+        const uint2 m = load_shared2(codes.minima + 32 * strip + 8 * (lane % 4));
+        uint32_t b[4];
+        load_own_queries(block, strip * LK_STRIP_CHANNELS + lane % 16, b);
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+            mma(products[n], m.x, m.x, m.y, m.y, b[2 * n], b[2 * n + 1]);
+    }
+    // All rows are the same.
+#pragma unroll
+    for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+        for (int j = 0; lane < 4 && j < 2; ++j)
+            minima[column_of_product(n, j) * kSideWarps + first_strip] = products[n][j];
+}
+
+// Add the sums of channels to the output in shared memory, and multiply it by its columns' factors.
+__device__ __forceinline__ void close_output(const ChannelSums &from, const float *factors,
+                                             float *to) {
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < kRowsColumns * from.n_channels; i += kRowsThreads) {
+        float &sum = to[i % kRowsColumns * (from.n_channels + kOutputPad) + i / kRowsColumns];
+        sum = (sum + (from.sums ? from.sums[i] : 0)) * (factors ? factors[i % kRowsColumns] : 1);
+    }
+}
+
 // Find the stage after `stage` and begin its copies. Value warps.
-__device__ __forceinline__ void find_next(const TileArgs &args, const RowsBlock &block,
-                                          const Stage &stage, FoundStage *found) {
-    const Stage next = advance<ValueThreads>(args, block, stage);
+__device__ __noinline__ void find_next(const TileArgs &args, const RowsBlock block,
+                                       const Stage stage, FoundStage *found) {
+    const Stage next = advance(args, block, stage);
     if (next.n_tokens)
-        begin_stage<ValueThreads>(block, next);
-    if (ValueThreads::index())
+        begin_stage(block, next);
+    const uint32_t slot = shared_address(block.slot(next));
+    const FormatInfo &info = block.view(next).pages[0].info;
+    const uint32_t strip = block.copies.index();
+    if (next.n_tokens && block.code_bits(next) == kAnyCodes && strip < block.key_strips) {
+        found->page.strips[strip] = find_strip(info, strip);
+        found->page.parameters[strip] = static_cast<uint16_t>(
+            info.is_token_axis ? strip * LK_STRIP_CHANNELS / info.group * info.page_tokens
+                               : strip * info.n_groups * LK_STRIP_CHANNELS);
+    }
+    if (strip)
         return;
     found->stage = next;
     if (!next.n_tokens)
         return;
-    found->slot = shared_address(block.slot(next));
-    found->codes = find_codes(block, next, found->slot);
+    found->slot = slot;
+    found->codes = find_codes(block, next, slot);
+    AnyFormat &page = found->page.format;
+    const uint32_t metadata = slot + info.payload_bytes;
+    page.order = info.permutes      ? metadata + info.permutation_offset
+                 : info.permutation ? metadata + info.metadata_bytes
+                                    : 0;
+    page.ranges_bytes = info.minima_offset;
+    page.n_stored = info.head_dim;
+    page.group_shift = static_cast<uint8_t>(31 - __clz(info.group / LK_TILE_TOKENS));
+    page.n_shared = info.n_shared;
+    page.is_token_axis = info.is_token_axis;
+    page.is_f8 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8);
     found->is_whole = is_copied_whole(block, next);
 }
 
@@ -327,6 +114,9 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const RowsBlock block = make_block(args, grid, layout, memory, &tables);
     const uint32_t weight_stride = grid.partial_tokens + kWeightPad;
     auto *minima = reinterpret_cast<float *>(memory + layout.minima);
+    const ChannelSums channels = {
+        grid.has_sums ? reinterpret_cast<float *>(memory + layout.sums) : nullptr,
+        args.layer.value_dim};
     const WarpColumns all = all_columns(mask);
 
     const uint32_t lane = threadIdx.x % kWarp;
@@ -336,13 +126,19 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         find_next(args, block, {0, 0, 0, 0, block.n_slots - 1}, &found[0]);
     load_positions(args, &tables);
     load_query_columns(args, block);
+    for (uint32_t i = threadIdx.x; channels.sums && i < kRowsColumns * channels.n_channels;
+         i += kRowsThreads)
+        channels.sums[i] = 0;
+    __syncthreads();
+    turn_queries(block);
     KeyWarp keys;
 #pragma unroll
     for (int n = 0; n < kNarrowEights; ++n)
-        keys.references[n][0] = keys.references[n][1] = kNoReference;
+        keys.references[n][0] = keys.references[n][1] = is_key_warp ? kNoReference : 0;
+    // Of the lane's columns' weights, in a value warp, which has no references.
+    float(&sums)[kNarrowEights][2] = keys.references;
     NarrowSums out = {};
-    float sums[kNarrowEights][2] = {};  // of the lane's columns' weights
-    bool has_before = false;            // a stage whose values are to be multiplied
+    bool has_before = false;  // a stage whose values are to be multiplied
 #pragma unroll 1
     for (uint32_t turn = 0;; ++turn) {
         wait_copies<0>();
@@ -354,14 +150,14 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         if (!has_stage && !has_before)
             break;
         if (has_stage && !now.is_whole) {
-            finish_stage(block, now.stage);
+            finish_stage<false>(block, now.stage);
             __syncthreads();
         }
         if (is_key_warp && has_stage) {
             TileProducts logits = {};
             const Codes codes = now.codes;
             const Stage stage = now.stage;
-            keys.multiply(block, codes, renewed(now.slot), stage_tiles(stage), warp, minima,
+            keys.multiply(block, now, codes, renewed(now.slot), stage_tiles(stage), warp, minima,
                           logits);
             const RowsStage weighs = {stage.first_token, stage.n_tokens, codes.bits != 0,
                                       !all_are_visible(args.layer, all, stage, 1)};
@@ -383,17 +179,15 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                 to.is_raised = is_raised;
         }
         if (!is_key_warp) {
+            // Of two slots the values that are multiplied now have one.
             if (has_stage) {
-                find_next(args, block, now.stage, &found[(turn + 1) % kFoundStages]);
-                if (now.codes.bits) {
-                    multiply_minima<false, kSideWarps, kSideWarps>(
-                        now.codes,
-                        shared_address(block.queries) + (warp - kSideWarps) * kTileBytes +
-                            16 * lane,
-                        warp - kSideWarps, block.key_strips, minima + warp - kSideWarps);
+                if (block.n_slots > 2)
+                    find_next(args, block, now.stage, &found[(turn + 1) % kFoundStages]);
+                if (now.codes.bits && now.codes.bits != kAnyCodes) {
+                    multiply_own_minima(block, now.codes, warp - kSideWarps, minima);
                     give_minima();
                 }
-            } else if (ValueThreads::index() == 0) {
+            } else if (block.copies.index() == 0) {
                 found[(turn + 1) % kFoundStages].stage.n_tokens = 0;
             }
             if (has_before) {
@@ -406,6 +200,12 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 #pragma unroll
                         for (int j = 0; j < 2; ++j)
                             sums[n][j] *= of_before.shrinks[column_of_product(n, j)];
+                    if (channels.sums) {
+                        for (uint32_t i = block.copies.index();
+                             i < kRowsColumns * channels.n_channels; i += block.copies.n())
+                            channels.sums[i] *= of_before.shrinks[i % kRowsColumns];
+                        block.copies.meet();
+                    }
                 }
                 const auto *weights = reinterpret_cast<const __half *>(
                     memory + layout.weights + (turn + 1) % 2 * rows_weight_bytes(grid));
@@ -413,14 +213,25 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                                         stage_tiles(before.stage), warp - kSideWarps,
                                         weights_address(weights, weight_stride), weight_stride};
                 RoundedSums of_weights = {};
-                const Codes codes = before.codes;
-                multiply_values<false, kNarrowStrips, kNarrowEights>(
-                    block, codes, renewed(before.slot), work, of_weights, out);
+                if (before.codes.bits == kAnyCodes) {
+#pragma unroll 1
+                    for (uint32_t tile = 0; tile < work.n_tiles; ++tile)
+                        of_weights.add(work.operands<false>(tile));
+                    multiply_any_values(block, before.page, before.codes, work, channels);
+                } else {
+                    const Codes codes = before.codes;
+                    multiply_values<false, kNarrowStrips, kNarrowEights>(
+                        block, codes, renewed(before.slot), work, of_weights, out);
+                }
 #pragma unroll
                 for (int n = 0; n < kNarrowEights; ++n)
 #pragma unroll
                     for (int j = 0; j < 2; ++j)
                         sums[n][j] += of_weights.of(n, j);
+            }
+            if (has_stage && block.n_slots == 2) {
+                block.copies.meet();
+                find_next(args, block, now.stage, &found[(turn + 1) % kFoundStages]);
             }
         }
         has_before = has_stage;
@@ -430,8 +241,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     for (int n = 0; n < kNarrowEights; ++n)
 #pragma unroll
         for (int j = 0; tells && j < 2; ++j)
-            totals[!is_key_warp][column_of_product(n, j)] =
-                is_key_warp ? keys.references[n][j] : sums[n][j];
+            totals[!is_key_warp][column_of_product(n, j)] = keys.references[n][j];
     __syncthreads();
     float *own_split = own_partial(args, block, position, split);
     float *factors = weighed[0].shrinks;
@@ -440,13 +250,14 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                                             {totals[0][threadIdx.x], totals[1][threadIdx.x]});
     __syncthreads();
     auto *output = reinterpret_cast<float *>(memory);
-    if (!is_key_warp) {
-        if (!own_split)
-            scale_columns<kNarrowStrips, kNarrowEights>(factors, out);
+    if (!is_key_warp)
         put_output<kNarrowStrips, kNarrowEights>(args.layer.value_dim, warp - kSideWarps, false,
                                                  output, out);
-    }
     __syncthreads();
+    if (channels.sums || !own_split) {
+        close_output(channels, own_split ? nullptr : factors, output);
+        __syncthreads();
+    }
     store_columns(args, mask, own_split, output);
 }
 

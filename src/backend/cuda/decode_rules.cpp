@@ -24,12 +24,15 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-// Of a K page of a latent layer, if its codes are multiplied.
-uint32_t coded_bytes(const PageFormat &format) {
+// A K page of a latent layer.
+void add_latent_page(const PageFormat &format, LatentPages *pages) {
     const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-    return latent_code_bits(info)
-               ? static_cast<uint32_t>(payload_bytes(format.layout) + metadata_bytes(format.layout))
-               : 0;
+    if (!has_latent_codes(info))
+        return;
+    const uint32_t order = format.permutation ? permutation_bytes(info.head_dim) : 0;
+    pages->page_bytes =
+        std::max(pages->page_bytes, info.payload_bytes + info.metadata_bytes + order);
+    pages->are_plain = pages->are_plain && latent_code_bits(info);
 }
 
 // Native formats, and two more: keys with strips of 1 bit, which kernels of split-k columns read,
@@ -134,6 +137,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.group = view.n_query_heads / view.n_kv_heads;
         layer.head_dim = view.head_dim;
         layer.is_raw = true;
+        layer.latent_pages.are_plain = true;
         layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
         PossibleKinds kinds;
         bool differs = false;  // in the order of a head's formats
@@ -147,7 +151,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add(value);
             layer.is_raw = layer.is_raw && key.layout.is_raw() && value.layout.is_raw();
             if (view.is_latent)
-                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(key));
+                add_latent_page(key, &layer.latent_pages);
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -159,7 +163,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
             if (view.is_latent && format.layout.side == Side::kKey)
-                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(format));
+                add_latent_page(format, &layer.latent_pages);
             kinds.add(format);
             layer.is_raw = layer.is_raw && format.layout.is_raw();
             metadata = std::max(metadata, rounded_metadata(format.layout));
