@@ -248,7 +248,10 @@ LK_BOTH bool has_latent_codes(const FormatInfo &c) {
 struct LatentPages {
     uint32_t page_bytes;  // of the largest with its order of channels, 0 without one
     bool are_plain;       // latent_code_bits() of all of them is not 0
+    bool are_narrow;      // and at most kLatentBits
 };
+// Wider codes of 16 columns go by the code for any format.
+constexpr uint32_t kLatentBits = 4;
 
 // Attention of layers whose values are channels of their keys or of another dim, for any number of
 // query columns (is_uneven() of cuda/types.h). What shared memory does not hold is read where it

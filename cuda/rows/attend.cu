@@ -43,7 +43,7 @@ void set_shape(const LayerArg &layer, const SlotShape &shape, const LatentPages 
     grid->partial_tokens = shape.has_codes ? kMostRowsTokens : 64;
     grid->page_bytes = shape.has_codes ? pages.page_bytes : 0;
     grid->divides_warps = shape.divides_warps;
-    grid->has_sums = shape.divides_warps && !pages.are_plain;
+    grid->has_sums = shape.divides_warps && !pages.are_narrow;
     const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
     grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
     grid->shared_bytes = rows_layout(layer, *grid).total;

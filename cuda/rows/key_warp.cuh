@@ -64,16 +64,15 @@ struct WeighedStage {
     uint32_t is_raised;           // some of them are not 1
 };
 
-// A word or two of a lane: its part of a tile of codes.
+// A lane's word of a tile of codes.
 template <uint32_t kBits>
 __device__ __forceinline__ uint32_t tile_offset(uint32_t tile) {
     constexpr uint32_t kVectorBytes = 4 * LK_VECTOR_WORDS * LK_LANES;
-    return kBits == 8   ? tile / 2 * kVectorBytes + tile % 2 * 8
-           : kBits == 4 ? tile / 4 * kVectorBytes + tile % 4 * 4
-                        : tile / 2 * 4;
+    return kBits == 4 ? tile / 4 * kVectorBytes + tile % 4 * 4 : tile / 2 * 4;
 }
 
-// S of a tile of codes, or of FP16 numbers (kBits 16): all strips of the keys.
+// S of a tile of codes of at most kLatentBits, or of FP16 numbers (kBits 16): all strips of the
+// keys.
 template <uint32_t kBits>
 __device__ __forceinline__ void multiply_own_tile(const RowsBlock &block, const Codes &codes,
                                                   const KeyRangeScale &scale, uint32_t slot,
@@ -99,9 +98,8 @@ __device__ __forceinline__ void multiply_own_tile(const RowsBlock &block, const 
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 b[i] = multiply_f16(b[i], i % 2 ? upper : lower);
-            const uint2 two = kBits == 8 ? load_shared2(at) : make_uint2(load_shared1(at), 0);
-            mask_codes<is_coded ? kBits : 8>(two.x >> shift, kBits == 8 ? two.y : two.x >> shift,
-                                             a);
+            const uint32_t word = load_shared1(at) >> shift;
+            mask_codes<is_coded ? kBits : 4>(word, word, a);
         } else {
             const uint4 four = load_shared4(at);
             a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
@@ -151,10 +149,8 @@ struct KeyWarp {
             scale = find_range_scale(codes, 0, block.key_strips);
             if (codes.bits == 4)
                 multiply_own_tile<4>(block, codes, scale, slot, n_tiles, warp, products);
-            else if (codes.bits == 2)
-                multiply_own_tile<2>(block, codes, scale, slot, n_tiles, warp, products);
             else
-                multiply_own_tile<8>(block, codes, scale, slot, n_tiles, warp, products);
+                multiply_own_tile<2>(block, codes, scale, slot, n_tiles, warp, products);
         }
         await_minima();
         const float factor = scale.inverse * code_factor(codes.bits);

@@ -88,7 +88,8 @@ __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block
         const bool is_coded = args.layer.is_latent && view.pages[0].source == Source::kCopied;
         const FormatInfo &info = view.pages[0].info;
         uint32_t bits = is_coded ? latent_code_bits(info) : 0;
-        if (block.copies.are_values() && is_coded && !bits && has_latent_codes(info))
+        if (block.copies.are_values() && is_coded && has_latent_codes(info) &&
+            (!bits || bits > kLatentBits))
             bits = kAnyCodes;
         tables.code_bits[i] = bits;
         for (PageView &of_side : view.pages)

@@ -420,7 +420,7 @@ __device__ __forceinline__ void multiply_values(const RowsBlock &block, const Co
             multiply_value_codes<4, kWide, kStrips, kN>(codes, work, sums, products);
         else if (codes.bits == 2)
             multiply_value_codes<2, kWide, kStrips, kN>(codes, work, sums, products);
-        else
+        else if (kWide)
             multiply_value_codes<8, kWide, kStrips, kN>(codes, work, sums, products);
         add_codes<kWide, kStrips, kN>(codes, work, sums, products, out);
     } else if (block.value_strips) {

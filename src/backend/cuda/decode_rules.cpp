@@ -32,7 +32,9 @@ void add_latent_page(const PageFormat &format, LatentPages *pages) {
     const uint32_t order = format.permutation ? permutation_bytes(info.head_dim) : 0;
     pages->page_bytes =
         std::max(pages->page_bytes, info.payload_bytes + info.metadata_bytes + order);
-    pages->are_plain = pages->are_plain && latent_code_bits(info);
+    const uint32_t bits = latent_code_bits(info);
+    pages->are_plain = pages->are_plain && bits;
+    pages->are_narrow = pages->are_narrow && bits && bits <= kLatentBits;
 }
 
 // Native formats, and two more: keys with strips of 1 bit, which kernels of split-k columns read,
@@ -137,7 +139,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.group = view.n_query_heads / view.n_kv_heads;
         layer.head_dim = view.head_dim;
         layer.is_raw = true;
-        layer.latent_pages.are_plain = true;
+        layer.latent_pages = {0, true, true};
         layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
         PossibleKinds kinds;
         bool differs = false;  // in the order of a head's formats
