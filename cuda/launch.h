@@ -244,14 +244,12 @@ LK_BOTH bool has_latent_codes(const FormatInfo &c) {
     return !c.is_raw && !(c.is_token_axis && c.n_shared);
 }
 
-// Packed pages of a latent layer whose codes are multiplied.
+// Packed pages of a latent layer whose codes are multiplied, in bytes of the largest.
 struct LatentPages {
-    uint32_t page_bytes;  // of the largest with its order of channels, 0 without one
-    bool are_plain;       // latent_code_bits() of all of them is not 0
-    bool are_narrow;      // and at most kLatentBits
+    uint32_t plain_bytes;  // of those with latent_code_bits(), 0 without one
+    uint32_t any_bytes;    // of all, with orders of channels; 0 if all have those bits or one's
+                           // codes cannot be multiplied
 };
-// Wider codes of 16 columns go by the code for any format.
-constexpr uint32_t kLatentBits = 4;
 
 // Attention of layers whose values are channels of their keys or of another dim, for any number of
 // query columns (is_uneven() of cuda/types.h). What shared memory does not hold is read where it

@@ -10,16 +10,10 @@
 #define LK_CUDA_ROWS_ANY_CODES_CUH
 
 #include "cuda/decode/parameters.cuh"
-#include "cuda/rows/attend.cuh"
+#include "cuda/rows/key_warp.cuh"
 
 namespace lk {
 namespace cuda {
-
-constexpr int kNarrowEights = kRowsColumns / 8;
-// Of 8 columns each, [2 tokens or channels 8 apart][2 columns]: as the sums of a product lie.
-using TileProducts = float[kNarrowEights][4];
-
-constexpr uint32_t kOnes = 0x3C003C00;  // two FP16 numbers
 
 // What products need of a page's format, once value warps have found its stage.
 struct AnyFormat {
@@ -419,7 +413,7 @@ __device__ __forceinline__ void multiply_any_values(const RowsBlock &block, cons
 #pragma unroll 1
     for (uint32_t turn = 0; turn < (page.n_shared ? 2 : 1); ++turn) {
         if (turn)
-            block.copies.meet();
+            ValueThreads<true>::meet();
 #pragma unroll 1
         for (uint32_t strip = work.reader; strip < (turn ? block.key_strips : n_strips);
              strip += kSideWarps) {

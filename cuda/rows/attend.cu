@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/launch_kernel.cuh"
+#include "cuda/rows/any_latent.cuh"
 #include "cuda/rows/latent.cuh"
 
 namespace lk {
@@ -19,7 +20,7 @@ LK_BOTH uint32_t merge_parts(uint32_t value_dim) {
     return (value_dim + kMergeChannels - 1) / kMergeChannels;
 }
 // Of a thread block's shared memory, in addition to rows_layout().
-constexpr uint32_t kStaticBytes = sizeof(RowsTables) + kFoundStages * sizeof(FoundStage) + 512;
+constexpr uint32_t kStaticBytes = sizeof(RowsTables) + 512;
 
 struct SlotShape {
     uint32_t n_slots;
@@ -29,38 +30,29 @@ struct SlotShape {
 };
 // Preferred from the first to the last.
 constexpr SlotShape kSlotShapes[] = {
-    {3, 48, true, true},   {3, 32, true, true},   {2, 48, true, true},   {2, 32, true, true},
-    {2, 16, true, true},   {2, 64, true, false},  {2, 48, true, false},  {2, 32, true, false},
-    {1, 64, true, false},  {1, 32, true, false},  {2, 64, false, false}, {2, 48, false, false},
-    {2, 32, false, false}, {1, 32, false, false}, {1, 16, false, false}};
+    {3, 48, true, true},   {3, 32, true, true},   {2, 64, true, false},  {2, 48, true, false},
+    {2, 32, true, false},  {1, 64, true, false},  {1, 32, true, false},  {2, 64, false, false},
+    {2, 48, false, false}, {2, 32, false, false}, {1, 32, false, false}, {1, 16, false, false}};
 
-void set_shape(const LayerArg &layer, const SlotShape &shape, const LatentPages &pages,
-               RowsGrid *grid) {
+// Of packed pages of any format, by 16 columns.
+constexpr SlotShape kAnyShapes[] = {
+    {3, 48, true, true}, {2, 48, true, true}, {2, 32, true, true}, {2, 16, true, true}};
+constexpr uint32_t kAnyStaticBytes = sizeof(RowsTables) + kFoundStages * sizeof(FoundAny) + 512;
+
+void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_bytes, RowsGrid *grid) {
     const uint32_t tiles = 2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
     const uint32_t output = 4 * grid->n_columns * (layer.value_dim + kOutputPad) / shape.n_slots;
     grid->n_slots = shape.n_slots;
     grid->stage_tokens = shape.stage_tokens;
     grid->partial_tokens = shape.has_codes ? kMostRowsTokens : 64;
-    grid->page_bytes = shape.has_codes ? pages.page_bytes : 0;
+    grid->page_bytes = shape.has_codes ? page_bytes : 0;
     grid->divides_warps = shape.divides_warps;
-    grid->has_sums = shape.divides_warps && !pages.are_narrow;
     const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
     grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
     grid->shared_bytes = rows_layout(layer, *grid).total;
 }
 
-// Do a layer's pages suit a shape of slots with so many columns? Codes that all warps multiply are
-// plain and have 32.
-bool suits(const SlotShape &shape, const LayerArg &layer, const LatentPages &pages,
-           uint32_t n_columns) {
-    if (!shape.has_codes)
-        return true;
-    if (!layer.is_latent || !pages.page_bytes)
-        return false;
-    return shape.divides_warps ? n_columns == kRowsColumns
-                               : pages.are_plain && n_columns == kMostRowsColumns;
-}
-
+// Codes are multiplied in latent layers alone.
 cudaError_t cut_launch(const TileArgs &args, const LatentPages &pages, RowsGrid *grid) {
     int device = 0;
     int most = 0;
@@ -71,22 +63,30 @@ cudaError_t cut_launch(const TileArgs &args, const LatentPages &pages, RowsGrid 
         return error;
     const LayerArg &layer = args.layer;
     const uint32_t n_columns = args.max_new * (layer.n_query_heads / layer.n_kv_heads);
-    const uint32_t most_columns = n_columns > kRowsColumns ? kMostRowsColumns : kRowsColumns;
-    // Key warps and value warps, who alone take pages of any format, have 16 columns.
-    const uint32_t own = pages.are_plain ? most_columns : kRowsColumns;
-    for (const bool has_codes : {true, false})
-        for (const uint32_t columns :
-             {has_codes ? own : most_columns, has_codes ? kMostRowsColumns : kRowsColumns}) {
-            grid->n_columns = columns;
-            grid->n_tiles = (n_columns + columns - 1) / columns;
-            for (const SlotShape &shape : kSlotShapes) {
-                if (shape.has_codes != has_codes || !suits(shape, layer, pages, columns))
-                    continue;
-                set_shape(layer, shape, pages, grid);
-                if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
-                    return cudaSuccess;
-            }
+    grid->takes_any = true;
+    grid->n_columns = kRowsColumns;
+    grid->n_tiles = (n_columns + kRowsColumns - 1) / kRowsColumns;
+    for (const SlotShape &shape : kAnyShapes) {
+        if (!layer.is_latent || !pages.any_bytes)
+            break;
+        set_shape(layer, shape, pages.any_bytes, grid);
+        if (grid->shared_bytes + kAnyStaticBytes <= static_cast<uint32_t>(most))
+            return cudaSuccess;
+    }
+    grid->takes_any = false;
+    for (const uint32_t columns : {kMostRowsColumns, kRowsColumns}) {
+        grid->n_columns = n_columns > kRowsColumns ? columns : kRowsColumns;
+        grid->n_tiles = (n_columns + grid->n_columns - 1) / grid->n_columns;
+        for (const SlotShape &shape : kSlotShapes) {
+            if (shape.has_codes && (!layer.is_latent || !pages.plain_bytes))
+                continue;
+            if (shape.divides_warps && grid->n_columns > kRowsColumns)
+                continue;
+            set_shape(layer, shape, pages.plain_bytes, grid);
+            if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
+                return cudaSuccess;
         }
+    }
     return cudaErrorInvalidConfiguration;
 }
 
@@ -216,8 +216,10 @@ cudaError_t launch_rows(const TileArgs &args, const LatentPages &pages, cudaStre
     if (error != cudaSuccess)
         return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
-    error = launch_kernel(grid.divides_warps ? attend_latent : attend_rows, blocks, kRowsThreads,
-                          grid.shared_bytes, stream, args, grid);
+    error = launch_kernel(grid.takes_any       ? attend_any_latent
+                          : grid.divides_warps ? attend_latent
+                                               : attend_rows,
+                          blocks, kRowsThreads, grid.shared_bytes, stream, args, grid);
     if (error != cudaSuccess || args.n_splits == 1)
         return error;
     const uint32_t n_columns = args.max_new * (args.layer.n_query_heads / args.layer.n_kv_heads);

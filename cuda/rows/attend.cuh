@@ -273,8 +273,7 @@ __device__ __forceinline__ RowsBlock make_block(const TileArgs &args, const Rows
             grid.stage_tokens,
             grid.n_columns,
             args.layer.head_dim / LK_STRIP_CHANNELS,
-            stored_dim(args.layer, true) / LK_STRIP_CHANNELS,
-            {grid.divides_warps ? kValueBarrier : 0}};
+            stored_dim(args.layer, true) / LK_STRIP_CHANNELS};
 }
 // The floats of the thread block's split, if there are several.
 __device__ __forceinline__ float *own_partial(const TileArgs &args, const RowsBlock &block,
@@ -318,9 +317,9 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const WarpColumns all = all_columns(mask);
 
     const bool copies_ahead = grid.n_slots > 1;
-    Stage stage = advance(args, block, {0, 0, 0, 0, block.n_slots - 1});
+    Stage stage = advance<AllThreads>(args, block, {0, 0, 0, 0, block.n_slots - 1});
     if (stage.n_tokens)
-        begin_stage(block, stage);
+        begin_stage<AllThreads>(block, stage);
     load_positions(args, &tables);
     load_query_columns(args, block);
     RowsThread thread = {};
@@ -332,10 +331,10 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         finish_stage<true>(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
         const Codes codes = find_codes(block, stage, slot);
-        const Stage next = advance(args, block, stage);
+        const Stage next = advance<AllThreads>(args, block, stage);
         __syncthreads();  // the stage is there, and what the one before was read from is free
         if (next.n_tokens && copies_ahead)
-            begin_stage(block, next);
+            begin_stage<AllThreads>(block, next);
         const uint32_t n_tiles = stage_tiles(stage);
         if (block.is_wide())
             multiply_keys<true>(block, codes, slot, n_tiles, sums.partial, sums.partial_stride,
@@ -360,7 +359,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                                                         thread.out);
         if (next.n_tokens && !copies_ahead) {
             __syncthreads();
-            begin_stage(block, next);
+            begin_stage<AllThreads>(block, next);
         }
         stage = next;
     }

@@ -13,7 +13,6 @@ namespace cuda {
 constexpr uint32_t kRowsWarps = 16;
 constexpr uint32_t kRowsThreads = 32 * kRowsWarps;
 constexpr uint32_t kSideWarps = kRowsWarps / 2;
-constexpr uint32_t kValueBarrier = 2;  // of the second half of the warps, where they are divided
 constexpr uint32_t kRowsColumns = 16;  // query columns of a thread block, or twice as many
 constexpr uint32_t kMostRowsColumns = 2 * kRowsColumns;
 constexpr uint32_t kMostRowsTokens = 128;  // of a stage: a packed page's codes are one
@@ -29,7 +28,7 @@ struct RowsGrid {
     uint32_t n_slots;
     uint32_t shared_bytes;
     bool divides_warps;  // into key warps and value warps
-    bool has_sums;       // of channels, for pages of any format
+    bool takes_any;      // packed pages of any format
 };
 
 // Where a thread block's arrays lie in its dynamic shared memory, in bytes. Slots begin at 0.
@@ -38,7 +37,7 @@ struct RowsLayout {
     uint32_t partial;  // [share of the channels][column][token] sums of products
     uint32_t minima;   // [column][warp] sums of products with minima
     uint32_t weights;  // [column][token] in FP16; of two stages where warps are divided
-    uint32_t sums;     // [channel][column] of values of pages of any format
+    uint32_t sums;     // [channel][column] of values, where pages have any format
     uint32_t total;
 };
 constexpr uint32_t kKeyShares = 4;  // of the channels, by warps
@@ -57,7 +56,7 @@ constexpr RowsLayout rows_layout(const LayerArg &layer, const RowsGrid &grid) {
     layout.minima = layout.partial + (grid.divides_warps ? 0 : products);
     layout.weights = layout.minima + 4 * kRowsWarps * columns;
     layout.sums = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
-    layout.total = layout.sums + (grid.has_sums ? 4 * columns * layer.value_dim : 0);
+    layout.total = layout.sums + (grid.takes_any ? 4 * columns * layer.value_dim : 0);
     return layout;
 }
 

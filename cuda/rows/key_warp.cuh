@@ -1,18 +1,26 @@
-// Attention of latent layers: key warps, which make weights of a stage, and what they share with
-// value warps.
+// Attention of latent layers by key warps and value warps: weights, which key warps make, and what
+// the kernels of one width and of any format share.
 //
-// A key warp has 16 tokens of a stage and all of their channels, so a logit is whole in a register.
+// Key warps make weights of a stage, while value warps copy the next one and multiply the weights
+// and values of the stage before: a thread block meets once for each stage. A key warp has 16
+// tokens of a stage and all of their channels, so a logit is whole in a register.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_KEY_WARP_CUH
 #define LK_CUDA_ROWS_KEY_WARP_CUH
 
-#include "cuda/rows/any_codes.cuh"
+#include "cuda/rows/attend.cuh"
 
 namespace lk {
 namespace cuda {
 
+constexpr int kNarrowEights = kRowsColumns / 8;
 static_assert(kSideWarps * LK_TILE_TOKENS == kMostRowsTokens, "a warp has a tile of a stage");
+
+constexpr uint32_t kOnes = 0x3C003C00;  // two FP16 numbers
+
+// Of 8 columns each, [2 tokens or channels 8 apart][2 columns]: as the sums of a product lie.
+using TileProducts = float[kNarrowEights][4];
 
 __device__ __forceinline__ uint32_t column_of_product(int n, int i) {
     return 8 * n + 2 * (threadIdx.x % 4) + i % 2;
@@ -37,15 +45,17 @@ __device__ __forceinline__ bool any_of_key_warps(bool is_so) {
     return is_any;
 }
 
-// Barrier 3: products with minima go from value warps to key warps.
-__device__ __forceinline__ void give_minima() {
-    __syncwarp();
-    asm volatile("bar.arrive 3, %0;" ::"n"(kRowsThreads) : "memory");
-}
-__device__ __forceinline__ void await_minima() {
-    __syncwarp();
-    asm volatile("bar.sync 3, %0;" ::"n"(kRowsThreads) : "memory");
-}
+// Value warps also look up pages and copy them. kAny: packed pages may have any format.
+template <bool kAny>
+struct ValueThreads {
+    static constexpr bool kTakesAny = kAny;
+    static constexpr uint32_t kN = kSideWarps * kWarp;
+    static __device__ __forceinline__ uint32_t index() { return threadIdx.x - kN; }
+    static __device__ __forceinline__ void meet() {
+        __syncwarp();
+        asm volatile("bar.sync 2, %0;" ::"n"(kN) : "memory");
+    }
+};
 
 // What value warps found out about a stage.
 struct FoundStage {
@@ -53,7 +63,6 @@ struct FoundStage {
     Codes codes;
     uint32_t slot;      // shared address
     uint32_t is_whole;  // once its copies have arrived
-    FoundPage page;     // of kAnyCodes
 };
 // Two are read while the next one is found.
 constexpr uint32_t kFoundStages = 4;
@@ -64,112 +73,9 @@ struct WeighedStage {
     uint32_t is_raised;           // some of them are not 1
 };
 
-// A lane's word of a tile of codes.
-template <uint32_t kBits>
-__device__ __forceinline__ uint32_t tile_offset(uint32_t tile) {
-    constexpr uint32_t kVectorBytes = 4 * LK_VECTOR_WORDS * LK_LANES;
-    return kBits == 4 ? tile / 4 * kVectorBytes + tile % 4 * 4 : tile / 2 * 4;
-}
-
-// S of a tile of codes of at most kLatentBits, or of FP16 numbers (kBits 16): all strips of the
-// keys.
-template <uint32_t kBits>
-__device__ __forceinline__ void multiply_own_tile(const RowsBlock &block, const Codes &codes,
-                                                  const KeyRangeScale &scale, uint32_t slot,
-                                                  uint32_t n_tiles, uint32_t tile,
-                                                  TileProducts &products) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    const bool is_coded = kBits < 16;
-    const uint32_t stride = is_coded ? strip_bytes(codes.page_tokens, kBits) : n_tiles * kTileBytes;
-    const uint32_t words = is_coded
-                               ? codes.words + lane_offset<kBits>(codes) + tile_offset<kBits>(tile)
-                               : slot + tile * kTileBytes + 16 * lane;
-    const uint32_t ranges = codes.ranges + 8 * (lane % 4);
-    const uint32_t shift = kBits == 2 ? tile % 2 * 2 : 0;
-    const auto multiply = [&](uint32_t strip, TileProducts &sums) {
-        uint32_t b[4];
-        load_own_queries(block, strip * LK_STRIP_CHANNELS + lane % 16, b);
-        const uint32_t at = words + strip * stride;
-        uint32_t a[4];
-        if (is_coded) {
-            const uint2 r = load_shared2(ranges + 32 * strip);
-            const uint32_t lower = multiply_f16(r.x, scale.lower);
-            const uint32_t upper = multiply_f16(r.y, scale.upper);
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                b[i] = multiply_f16(b[i], i % 2 ? upper : lower);
-            const uint32_t word = load_shared1(at) >> shift;
-            mask_codes<is_coded ? kBits : 4>(word, word, a);
-        } else {
-            const uint4 four = load_shared4(at);
-            a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
-        }
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-            mma(sums[n], a[0], a[1], a[2], a[3], b[2 * n], b[2 * n + 1]);
-    };
-    TileProducts odd = {};  // a second chain of sums
-    uint32_t strip = 0;
-    constexpr int kUnroll = kBits == 4 ? 2 : 1;  // for the width that most plans have
-#pragma unroll kUnroll
-    for (; strip + 1 < block.key_strips; strip += 2) {
-        multiply(strip, products);
-        multiply(strip + 1, odd);
-    }
-    if (strip < block.key_strips)
-        multiply(strip, products);
-#pragma unroll
-    for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            products[n][i] += odd[n][i];
-}
-
 // A key warp.
 struct KeyWarp {
     float references[kNarrowEights][2];  // of the lane's columns
-
-    // Products of the warp's tile; a warp whose tile a stage does not have gets zeros.
-    __device__ __forceinline__ void multiply(const RowsBlock &block, const FoundStage &stage,
-                                             const Codes &codes, uint32_t slot, uint32_t n_tiles,
-                                             uint32_t warp, const float *minima,
-                                             TileProducts &products) const {
-        KeyRangeScale scale = {};
-        if (codes.bits == kAnyCodes) {
-            if (warp < n_tiles)
-                multiply_any_keys(block, stage.page, codes, warp, products);
-            return;
-        }
-        if (!codes.bits) {
-            if (warp < n_tiles)
-                multiply_own_tile<16>(block, codes, scale, slot, n_tiles, warp, products);
-            return;
-        }
-        if (warp < n_tiles) {
-            scale = find_range_scale(codes, 0, block.key_strips);
-            if (codes.bits == 4)
-                multiply_own_tile<4>(block, codes, scale, slot, n_tiles, warp, products);
-            else
-                multiply_own_tile<2>(block, codes, scale, slot, n_tiles, warp, products);
-        }
-        await_minima();
-        const float factor = scale.inverse * code_factor(codes.bits);
-#pragma unroll
-        for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const auto *of_column =
-                    reinterpret_cast<const float4 *>(minima + column_of_product(n, j) * kSideWarps);
-                float least = 0;
-#pragma unroll
-                for (uint32_t i = 0; i < kSideWarps / 4; ++i) {
-                    const float4 four = of_column[i];
-                    least += (four.x + four.y) + (four.z + four.w);
-                }
-                products[n][j] = fmaf(products[n][j], factor, least);
-                products[n][2 + j] = fmaf(products[n][2 + j], factor, least);
-            }
-    }
 
     // Products become logits.
     __device__ __forceinline__ void shape(const TileArgs &args, const RowsTables &tables,
@@ -263,6 +169,32 @@ struct KeyWarp {
                     transpose(two);
             }
     }
+
+    // Raise references if a logit of any column lies beyond its headroom, and tell so.
+    __device__ __forceinline__ bool keep_up(const TileProducts &logits, uint32_t warp, float *highs,
+                                            float *shrinks) {
+        float over = -INFINITY;
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                over = fmaxf(over, logits[n][i] - references[n][i % 2]);
+        const bool is_raised = any_of_key_warps(over > kHeadroom);
+        if (is_raised)
+            raise(logits, warp, highs, shrinks);
+        return is_raised;
+    }
+};
+
+// Sums of the weights of a stage as they were rounded, by a product with ones.
+struct RoundedSums {
+    TileProducts sums;
+
+    template <bool kWide>
+    __device__ __forceinline__ void add(const ColumnOperands<kWide> &weights) {
+        weights.multiply({kOnes, kOnes, kOnes, kOnes}, sums);
+    }
+    __device__ __forceinline__ float of(int n, int i) const { return sums[n][i]; }
 };
 
 }  // namespace cuda

@@ -1,8 +1,8 @@
 // Attention of uneven layers: what a stage's products read, in slots of shared memory.
 //
-// A slot holds the codes of a latent page, of one width or, for value warps, of any format, which
-// are multiplied as they are, or FP16 tiles of a stage: [strip][tile][lane][4 words] of the keys,
-// then of the values of layers that are not latent, as in 16-bit pages; channels in their own
+// A slot holds the codes of a latent page of one width or, in a kernel of its own, of any format,
+// which are multiplied as they are, or FP16 tiles of a stage: [strip][tile][lane][4 words] of the
+// keys, then of the values of layers that are not latent, as in 16-bit pages; channels in their own
 // order. 16-bit pages are copied, tiles of all other pages are made, once for all columns of the
 // thread block.
 //
@@ -17,30 +17,14 @@ namespace lk {
 namespace cuda {
 
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
-// Instead of the bits of pages that any_codes.cuh multiplies.
-constexpr uint32_t kAnyCodes = 255;
+constexpr uint32_t kAnyCodes = 255;  // instead of the bits of pages that any_codes.cuh multiplies
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 
 struct RowsTables : ColumnTables {
     EntryView views[kPageBatch];
-    uint32_t code_bits[kPageBatch];       // of pages whose codes are multiplied, kAnyCodes, else 0
+    uint32_t code_bits[kPageBatch];       // of pages whose codes are multiplied, else 0
     uint16_t orders[2][LK_MAX_HEAD_DIM];  // stored channel -> channel, where a page has an order
     uint32_t has_order[2];
-};
-
-// The threads that look up pages and copy them: the whole thread block, or those of value warps.
-struct CopyThreads {
-    uint32_t barrier;  // 0 for the whole thread block
-
-    __device__ __forceinline__ bool are_values() const { return barrier; }
-    __device__ __forceinline__ uint32_t n() const {
-        return kRowsThreads - (are_values() ? kSideWarps * kWarp : 0);
-    }
-    __device__ __forceinline__ uint32_t index() const { return threadIdx.x + n() - kRowsThreads; }
-    __device__ __forceinline__ void meet() const {
-        __syncwarp();
-        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n()) : "memory");
-    }
 };
 
 // The fields of a thread block that the functions below need.
@@ -55,7 +39,6 @@ struct RowsBlock {
     uint32_t n_columns;
     uint32_t key_strips;
     uint32_t value_strips;  // of stored values: 0 in a latent layer
-    CopyThreads copies;
 
     __device__ uint32_t view_index(const Stage &stage) const {
         return (stage.page - tables->mask.page_begin) % kPageBatch;
@@ -77,29 +60,37 @@ __device__ __forceinline__ uint32_t stage_tiles(const Stage &stage) {
     return (stage.n_tokens + LK_TILE_TOKENS - 1) / LK_TILE_TOKENS;
 }
 
+// The threads that look up pages and copy them: here the whole thread block.
+struct AllThreads {
+    static constexpr bool kTakesAny = false;  // packed pages of any format
+    static constexpr uint32_t kN = kRowsThreads;
+    static __device__ __forceinline__ uint32_t index() { return threadIdx.x; }
+    static __device__ __forceinline__ void meet() { __syncthreads(); }
+};
+
 // Views of the pages from `page` on.
+template <class Threads>
 __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block, uint32_t page) {
     RowsTables &tables = *block.tables;
-    const uint32_t i = block.copies.index();
-    block.copies.meet();
+    const uint32_t i = Threads::index();
+    Threads::meet();
     if (i < min(kPageBatch, tables.mask.page_end - page)) {
         EntryView &view = tables.views[i];
         view_page(args, tables.mask, page + i, block.page_bytes, &view);
         const bool is_coded = args.layer.is_latent && view.pages[0].source == Source::kCopied;
-        const FormatInfo &info = view.pages[0].info;
-        uint32_t bits = is_coded ? latent_code_bits(info) : 0;
-        if (block.copies.are_values() && is_coded && has_latent_codes(info) &&
-            (!bits || bits > kLatentBits))
-            bits = kAnyCodes;
+        const uint32_t bits = !is_coded            ? 0
+                              : Threads::kTakesAny ? kAnyCodes
+                                                   : latent_code_bits(view.pages[0].info);
         tables.code_bits[i] = bits;
         for (PageView &of_side : view.pages)
             if (!bits && of_side.source == Source::kCopied)
                 of_side.source = Source::kDistant;
     }
-    block.copies.meet();
+    Threads::meet();
 }
 
 // The stage after one, or the first one after none. A page whose codes are multiplied is one stage.
+template <class Threads>
 __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
                                       const Stage stage) {
     const Mask &mask = block.tables->mask;
@@ -115,7 +106,7 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
     next.page = stage.n_tokens ? stage.page + 1 : mask.page_begin;
     for (; next.page < mask.page_end; ++next.page) {
         if ((next.page - mask.page_begin) % kPageBatch == 0)
-            look_up_rows(args, block, next.page);
+            look_up_rows<Threads>(args, block, next.page);
         const EntryView &view = block.view(next);
         if (view.first_stage >= view.end_stage)
             continue;
@@ -128,6 +119,7 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
 }
 
 // The order of a page's channels, and its bytes on their way to L2.
+template <class Threads>
 __device__ inline void describe_page(const RowsBlock &block, const EntryView &view) {
 #pragma unroll 1
     for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
@@ -136,49 +128,51 @@ __device__ inline void describe_page(const RowsBlock &block, const EntryView &vi
         if (page.source == Source::kDistant) {
             order = page.info.permutes ? page.metadata + page.info.permutation_offset
                                        : reinterpret_cast<const uint8_t *>(page.info.permutation);
-            for (uint32_t i = 128 * block.copies.index(); i < page.info.payload_bytes;
-                 i += 128 * block.copies.n())
+            for (uint32_t i = 128 * Threads::index(); i < page.info.payload_bytes;
+                 i += 128 * Threads::kN)
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(page.payload + i));
         }
         const uint32_t n_channels = block.strips(side) * LK_STRIP_CHANNELS;
-        for (uint32_t i = block.copies.index(); order && i < n_channels; i += block.copies.n())
+        for (uint32_t i = Threads::index(); order && i < n_channels; i += Threads::kN)
             block.tables->orders[side][i] =
                 static_cast<uint16_t>(load_channel(order, n_channels, i));
-        if (block.copies.index() == 0)
+        if (Threads::index() == 0)
             block.tables->has_order[side] = order != nullptr;
     }
 }
 
 // Copy n runs of bytes that lie apart.
-__device__ __forceinline__ void copy_runs(const CopyThreads &threads, uint32_t n, uint32_t to,
-                                          const uint8_t *from, uint32_t stride, uint32_t bytes) {
-    const uint32_t n_warps = n > 1 ? threads.n() / kWarp : 1;
-    const uint32_t thread = n > 1 ? threadIdx.x % kWarp : threads.index();
-    const uint32_t step = 16 * (n > 1 ? kWarp : threads.n());
+template <class Threads>
+__device__ __forceinline__ void copy_runs(uint32_t n, uint32_t to, const uint8_t *from,
+                                          uint32_t stride, uint32_t bytes) {
+    const uint32_t n_warps = n > 1 ? Threads::kN / kWarp : 1;
+    const uint32_t thread = n > 1 ? threadIdx.x % kWarp : Threads::index();
+    const uint32_t step = 16 * (n > 1 ? kWarp : Threads::kN);
 #pragma unroll 1
-    for (uint32_t i = n > 1 ? threads.index() / kWarp : 0; i < n; i += n_warps)
+    for (uint32_t i = n > 1 ? Threads::index() / kWarp : 0; i < n; i += n_warps)
         for (uint32_t at = 16 * thread; at < bytes; at += step)
             copy_async(to + i * bytes + at, from + i * stride + at);
 }
 
 // Begin the copies of a stage.
+template <class Threads>
 __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
     const EntryView &view = block.view(stage);
     const uint32_t slot = shared_address(block.slot(stage));
     if (block.code_bits(stage)) {
         const PageView &page = view.pages[0];
         const FormatInfo &c = page.info;
-        copy_runs(block.copies, 1, slot, page.payload, 0, c.payload_bytes);
-        copy_runs(block.copies, 1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
-        if (block.copies.are_values() && c.permutation)
-            copy_runs(block.copies, 1, slot + c.payload_bytes + c.metadata_bytes,
-                      reinterpret_cast<const uint8_t *>(c.permutation), 0,
-                      permutation_bytes(c.head_dim));
+        copy_runs<Threads>(1, slot, page.payload, 0, c.payload_bytes);
+        copy_runs<Threads>(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
+        if (Threads::kTakesAny && c.permutation)
+            copy_runs<Threads>(1, slot + c.payload_bytes + c.metadata_bytes,
+                               reinterpret_cast<const uint8_t *>(c.permutation), 0,
+                               permutation_bytes(c.head_dim));
         commit_copies();
         return;
     }
-    if (!block.copies.are_values() && stage.index == view.first_stage)
-        describe_page(block, view);
+    if (!Threads::kTakesAny && stage.index == view.first_stage)
+        describe_page<Threads>(block, view);
     const uint32_t bytes = stage_tiles(stage) * kTileBytes;  // of a strip
 #pragma unroll 1
     for (uint32_t side = 0; side < 2; ++side) {
@@ -186,9 +180,9 @@ __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stag
         if (page.source != Source::kTiles)
             continue;
         const uint32_t tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
-        copy_runs(block.copies, block.strips(side), slot + side * block.key_strips * bytes,
-                  page.payload + tile * kTileBytes, 2 * LK_STRIP_CHANNELS * page.info.page_tokens,
-                  bytes);
+        copy_runs<Threads>(block.strips(side), slot + side * block.key_strips * bytes,
+                           page.payload + tile * kTileBytes,
+                           2 * LK_STRIP_CHANNELS * page.info.page_tokens, bytes);
     }
     commit_copies();
 }
@@ -258,9 +252,9 @@ struct SideTiles {
     }
 };
 
-// The tiles of a side that were not copied whole: of packed pages, unless their codes are
-// multiplied in any format, of staged pages, and of a 16-bit page the tile in whose middle the
-// tokens end. A warp takes a strip.
+// The tiles of a side that were not copied whole: of packed pages, unless those of any format are
+// multiplied, of staged pages, and of a 16-bit page the tile in whose middle the tokens end. A warp
+// takes a strip.
 template <bool kHasPacked>
 __device__ __forceinline__ void make_side(const RowsBlock &block, const Stage &stage,
                                           const SideTiles &to) {

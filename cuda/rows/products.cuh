@@ -194,31 +194,33 @@ __device__ __forceinline__ KeyRangeScale find_range_scale(const Codes &codes, ui
     return scale;
 }
 
-// The queries' products with the minima of every kTokenParts-th strip. queries: shared address of
-// the lane's operands of the first strip; minima: [column][kRowsWarps], of the warp.
+// The queries' products with the minima of every kStep-th strip. queries: shared address of the
+// lane's operands of the first strip; minima: [column][kWarps], of the warp.
+template <bool kWide, uint32_t kStep, uint32_t kWarps>
 __device__ __forceinline__ void multiply_minima(const Codes &codes, uint32_t queries,
                                                 uint32_t first_strip, uint32_t end_strip,
                                                 float *minima) {
     const uint32_t lane = threadIdx.x % kWarp;
-    constexpr uint32_t kQueryBytes = ColumnOperands<true>::kSixteens * kTileBytes;
-    float sums[kEights][4] = {};
+    constexpr uint32_t kQueryBytes = ColumnOperands<kWide>::kSixteens * kTileBytes;
+    constexpr int kN = kWide ? kEights : kEights / 2;
+    float sums[kN][4] = {};
 #pragma unroll 1
-    for (uint32_t strip = first_strip; strip < end_strip; strip += kTokenParts) {
+    for (uint32_t strip = first_strip; strip < end_strip; strip += kStep) {
         const uint2 m = load_shared2(codes.minima + 32 * strip + 8 * (lane % 4));
-        load_queries<true>(queries).multiply({m.x, m.x, m.y, m.y}, sums);
-        queries += kTokenParts * kQueryBytes;
+        load_queries<kWide>(queries).multiply({m.x, m.x, m.y, m.y}, sums);
+        queries += kStep * kQueryBytes;
     }
     // All rows are the same.
-    float *to = minima + 2 * lane * kRowsWarps;
+    float *to = minima + 2 * lane * kWarps;
 #pragma unroll
-    for (int n = 0; n < kEights; ++n)
+    for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int i = 0; lane < 4 && i < 2; ++i)
-            to[(8 * n + i) * kRowsWarps] = sums[n][i];
+            to[(8 * n + i) * kWarps] = sums[n][i];
 }
 
 // S of a page of codes: a warp has two tiles.
-template <uint32_t kBits>
+template <uint32_t kBits, bool kWide>
 __device__ __forceinline__ void multiply_key_codes(const RowsBlock &block, const KeyPart &part,
                                                    const Codes &codes, const KeyRangeScale &scale,
                                                    KeyProducts &products) {
@@ -228,7 +230,7 @@ __device__ __forceinline__ void multiply_key_codes(const RowsBlock &block, const
     uint32_t range = codes.ranges + 32 * part.first_strip + 8 * (threadIdx.x % 4);
 #pragma unroll 1
     for (uint32_t strip = part.first_strip; strip < part.end_strip; ++strip) {
-        ColumnOperands<true> queries = load_queries<true>(query);
+        ColumnOperands<kWide> queries = load_queries<kWide>(query);
         const uint2 r = load_shared2(range);
         uint32_t words[4];
         load_pair<kBits>(at, part.first_tile / 2, words);
@@ -246,12 +248,12 @@ __device__ __forceinline__ void multiply_key_codes(const RowsBlock &block, const
             queries.multiply(a, products[t]);
         }
         at += bytes;
-        query += ColumnOperands<true>::kSixteens * kTileBytes;
+        query += ColumnOperands<kWide>::kSixteens * kTileBytes;
         range += 32;
     }
 }
 
-// S of a stage, in shares. Codes have 32 columns.
+// S of a stage, in shares.
 template <bool kWide>
 __device__ __forceinline__ void multiply_keys(const RowsBlock &block, const Codes &codes,
                                               uint32_t slot, uint32_t n_tiles, float *partials,
@@ -259,28 +261,29 @@ __device__ __forceinline__ void multiply_keys(const RowsBlock &block, const Code
     const KeyPart part(block, partials, stride, codes.bits ? kOwnTiles : 1);
     const uint32_t first =
         threadIdx.x / kWarp / kKeyShares;  // of strips that part a share's minima
-    if (kWide && codes.bits)
-        multiply_minima(codes, part.queries + first * block.query_strip_bytes(),
-                        part.first_strip + first, part.end_strip, minima + threadIdx.x / kWarp);
+    if (codes.bits)
+        multiply_minima<kWide, kTokenParts, kRowsWarps>(
+            codes, part.queries + first * block.query_strip_bytes(), part.first_strip + first,
+            part.end_strip, minima + threadIdx.x / kWarp);
     if (part.first_tile >= n_tiles)
         return;
     KeyProducts products = {};
     float factor = 1;
-    if (kWide && codes.bits) {
+    if (codes.bits) {
         const KeyRangeScale scale = find_range_scale(codes, part.first_strip, part.end_strip);
         factor = scale.inverse * code_factor(codes.bits);
         if (codes.bits == 4)
-            multiply_key_codes<4>(block, part, codes, scale, products);
+            multiply_key_codes<4, kWide>(block, part, codes, scale, products);
         else if (codes.bits == 2)
-            multiply_key_codes<2>(block, part, codes, scale, products);
+            multiply_key_codes<2, kWide>(block, part, codes, scale, products);
         else
-            multiply_key_codes<8>(block, part, codes, scale, products);
+            multiply_key_codes<8, kWide>(block, part, codes, scale, products);
     } else {
         multiply_key_tiles<kWide>(block, part, slot, n_tiles, products);
     }
 #pragma unroll
     for (int t = 0; t < kOwnTiles; ++t)
-        if (t == 0 || (kWide && codes.bits))
+        if (t == 0 || codes.bits)
             store_products<kWide>(part.partial + t * LK_TILE_TOKENS, stride, products[t], factor);
 }
 
@@ -384,7 +387,7 @@ __device__ __forceinline__ void add_codes(const Codes &codes, const ValueWork &w
                                           StripSums<kStrips, kN> &out) {
     const uint32_t lane = threadIdx.x % kWarp;
     const float factor = code_factor(codes.bits);
-    const float upper_factor = codes.bits == 8 ? factor : factor * 0x1p-4f;
+    const float upper_factor = factor / (1 << upper_shift(codes.bits));
     // Parameters of rows lane / 4 and 8 more lie 2 numbers apart.
     const uint32_t own = 2 * (lane / 8 * 4 + lane / 4 % 2);
 #pragma unroll
@@ -409,18 +412,18 @@ __device__ __forceinline__ void add_codes(const Codes &codes, const ValueWork &w
     }
 }
 
-// O of a stage. Codes have 32 columns, or warps that only multiply values.
+// O of a stage.
 template <bool kWide, int kStrips, int kN, class Sums>
 __device__ __forceinline__ void multiply_values(const RowsBlock &block, const Codes &codes,
                                                 uint32_t slot, const ValueWork &work, Sums &sums,
                                                 StripSums<kStrips, kN> &out) {
-    if ((kWide || kN < kEights) && codes.bits) {
+    if (codes.bits) {
         StripSums<kStrips, kN> products = {};
         if (codes.bits == 4)
             multiply_value_codes<4, kWide, kStrips, kN>(codes, work, sums, products);
         else if (codes.bits == 2)
             multiply_value_codes<2, kWide, kStrips, kN>(codes, work, sums, products);
-        else if (kWide)
+        else
             multiply_value_codes<8, kWide, kStrips, kN>(codes, work, sums, products);
         add_codes<kWide, kStrips, kN>(codes, work, sums, products, out);
     } else if (block.value_strips) {

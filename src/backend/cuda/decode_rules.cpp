@@ -24,18 +24,29 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-// A K page of a latent layer.
-void add_latent_page(const PageFormat &format, LatentPages *pages) {
-    const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-    if (!has_latent_codes(info))
-        return;
-    const uint32_t order = format.permutation ? permutation_bytes(info.head_dim) : 0;
-    pages->page_bytes =
-        std::max(pages->page_bytes, info.payload_bytes + info.metadata_bytes + order);
-    const uint32_t bits = latent_code_bits(info);
-    pages->are_plain = pages->are_plain && bits;
-    pages->are_narrow = pages->are_narrow && bits && bits <= kLatentBits;
-}
+// K pages of a latent layer.
+struct LatentFormats {
+    LatentPages pages = {};
+    bool have_codes = true;  // all packed ones
+    bool are_plain = true;
+
+    void add(const PageFormat &format) {
+        const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
+        if (info.is_raw)
+            return;
+        const uint32_t bytes = info.payload_bytes + info.metadata_bytes;
+        const uint32_t order = format.permutation ? permutation_bytes(info.head_dim) : 0;
+        const bool is_plain = latent_code_bits(info) != 0;
+        if (is_plain)
+            pages.plain_bytes = std::max(pages.plain_bytes, bytes);
+        pages.any_bytes = std::max(pages.any_bytes, bytes + order);
+        have_codes = have_codes && has_latent_codes(info);
+        are_plain = are_plain && is_plain;
+    }
+    LatentPages result() const {
+        return {pages.plain_bytes, have_codes && !are_plain ? pages.any_bytes : 0};
+    }
+};
 
 // Native formats, and two more: keys with strips of 1 bit, which kernels of split-k columns read,
 // and values with many groups, of which each warp of a team has its share.
@@ -139,9 +150,9 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.group = view.n_query_heads / view.n_kv_heads;
         layer.head_dim = view.head_dim;
         layer.is_raw = true;
-        layer.latent_pages = {0, true, true};
         layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
         PossibleKinds kinds;
+        LatentFormats latent;
         bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
@@ -153,7 +164,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add(value);
             layer.is_raw = layer.is_raw && key.layout.is_raw() && value.layout.is_raw();
             if (view.is_latent)
-                add_latent_page(key, &layer.latent_pages);
+                latent.add(key);
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -165,13 +176,14 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
             if (view.is_latent && format.layout.side == Side::kKey)
-                add_latent_page(format, &layer.latent_pages);
+                latent.add(format);
             kinds.add(format);
             layer.is_raw = layer.is_raw && format.layout.is_raw();
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
         if (more.n_formats)
             kinds.add_more_formats();
+        layer.latent_pages = latent.result();
         layer.kind = differs || layer.is_uneven ? kDecodeNone : kinds.fastest(view.head_dim);
         share_metadata(kinds.shares_slots, kinds.permutes, &layer);
         layer.is_narrow =

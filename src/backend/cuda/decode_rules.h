@@ -27,7 +27,7 @@ class DecodeRules final : public gpu::SplitRules {
     bool is_raw(uint32_t layer) const { return layers_[layer].is_raw; }
     // Are its values of another dim than its keys, or channels of them?
     bool is_uneven(uint32_t layer) const { return layers_[layer].is_uneven; }
-    // What a latent layer's launch is cut by.
+    // Of a latent layer, whose codes the kernels of rows multiply.
     const LatentPages &latent_pages(uint32_t layer) const { return layers_[layer].latent_pages; }
     // Write how a layer's items are launched.
     void fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args) const;
