@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 #pragma unroll 1
     while (stage.n_tokens) {
         wait_copies<0>();
-        finish_stage(block, stage);
+        finish_stage<true>(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
         const Codes codes = find_codes(block, stage, slot);
         const Stage next = advance<AllThreads>(args, block, stage);
