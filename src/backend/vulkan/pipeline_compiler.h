@@ -24,7 +24,7 @@ using Constants = std::initializer_list<Constant>;
 // What a pipeline is made of. subgroup_size: 0 = the driver's choice, else one between the device's
 // bounds, which differ only with Traits.subgroup_size_control.
 struct PipelineSpec {
-    static constexpr uint32_t kMaxConstants = 15;
+    static constexpr uint32_t kMaxConstants = 16;
     const ShaderCode *shader;
     uint32_t subgroup_size;
     uint32_t n_constants;
