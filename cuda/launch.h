@@ -239,24 +239,13 @@ LK_BOTH uint32_t latent_code_bits(const FormatInfo &c) {
                                            : 0;
 }
 
-// Can codes of a latent page be multiplied at all, at 16 query columns?
-LK_BOTH bool has_latent_codes(const FormatInfo &c) {
-    return !c.is_raw && !(c.is_token_axis && c.n_shared);
-}
-
-// Packed pages of a latent layer whose codes are multiplied, in bytes of the largest.
-struct LatentPages {
-    uint32_t plain_bytes;  // of those with latent_code_bits(), 0 without one
-    uint32_t any_bytes;    // of all, with orders of channels; 0 if all have those bits or one's
-                           // codes cannot be multiplied
-};
-
 // Attention of layers whose values are channels of their keys or of another dim, for any number of
-// query columns (is_uneven() of cuda/types.h). What shared memory does not hold is read where it
-// lies, which is slower.
-cudaError_t launch_rows(const TileArgs &args, const LatentPages &pages, cudaStream_t stream);
+// query columns (is_uneven() of cuda/types.h). page_bytes: of the layer's largest page whose codes
+// are multiplied, 0 without one; what shared memory does not hold is read where it lies, which is
+// slower.
+cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream);
 // As tile_splits(), tile_partial_floats() and tile_fits().
-uint32_t rows_splits(const TileArgs &args, const LatentPages &pages, uint32_t n_sms);
+uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms);
 uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms);
 cudaError_t rows_fit(const LayerArg &layer);
 

@@ -28,11 +28,8 @@ __device__ __forceinline__ float load_element(const TensorArg &tensor, int64_t o
 }
 
 // Is an element of a query above its layer's limit, infinite or a NaN?
-__device__ __forceinline__ bool is_beyond_limit(float limit, float q) {
-    return (__float_as_uint(q) & 0x7FFFFFFFu) > __float_as_uint(limit);
-}
 __device__ __forceinline__ bool is_beyond_limit(const LayerArg &layer, float q) {
-    return is_beyond_limit(layer.query_limit, q);
+    return (__float_as_uint(q) & 0x7FFFFFFFu) > __float_as_uint(layer.query_limit);
 }
 constexpr uint32_t kNanBits = 0x7FC00000u;
 

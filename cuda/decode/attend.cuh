@@ -10,29 +10,29 @@
 
 #include "cuda/decode/merge_wide.cuh"
 #include "cuda/decode/methods.cuh"
-#include "cuda/query_change.cuh"
 
 namespace lk {
 namespace cuda {
 
 // Elements lane, lane + 32, ... of a row: one choice of type, then all loads at once.
 template <int kCount, typename Float, typename Convert>
-__device__ __forceinline__ void load_row(const void *from, uint32_t n, uint32_t lane,
+__device__ __forceinline__ void load_row(const void *data, int64_t at, uint32_t n, uint32_t lane,
                                          float (&out)[kCount], Convert convert) {
-    const Float *row = static_cast<const Float *>(from);
+    const Float *row = static_cast<const Float *>(data) + at;
 #pragma unroll
     for (uint32_t i = 0; i < kCount; ++i)
         out[i] = i * kWarp + lane < n ? convert(row[i * kWarp + lane]) : 0.0f;
 }
 template <int kCount>
-__device__ __forceinline__ void load_row(const void *row, uint32_t dtype, uint32_t n, uint32_t lane,
-                                         float (&out)[kCount]) {
-    if (dtype == kF32)
-        load_row<kCount, float>(row, n, lane, out, [](float x) { return x; });
-    else if (dtype == kF16)
-        load_row<kCount, __half>(row, n, lane, out, [](__half x) { return __half2float(x); });
+__device__ __forceinline__ void load_row(const TensorArg &from, int64_t at, uint32_t n,
+                                         uint32_t lane, float (&out)[kCount]) {
+    if (from.dtype == kF32)
+        load_row<kCount, float>(from.data, at, n, lane, out, [](float x) { return x; });
+    else if (from.dtype == kF16)
+        load_row<kCount, __half>(from.data, at, n, lane, out,
+                                 [](__half x) { return __half2float(x); });
     else
-        load_row<kCount, uint16_t>(row, n, lane, out, [](uint16_t x) {
+        load_row<kCount, uint16_t>(from.data, at, n, lane, out, [](uint16_t x) {
             return __uint_as_float(static_cast<uint32_t>(x) << 16);
         });
 }
@@ -41,52 +41,38 @@ __device__ __forceinline__ float power(int exponent) {
     return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
 }
 
-// A query as it meets keys, of which each lane has some channels.
+// The product of a query, of which each lane has some channels, with the center of keys.
 template <int kCount>
-struct DecodeQuery {
-    float x[kCount];       // over 2^exponent, of the sign of the layer's scale
-    float center_product;  // with the key centers
-    int exponent;
-    bool is_beyond;  // its layer's limit: counts as zeros, Destination::close() makes it NaN
-};
-
-// Load a query of change.head_dim channels, brought to at most 2^shift. Out of line: every kernel
-// of a head dim calls it. Its arguments are values in registers: a reference to parameters of a
-// kernel is read as global memory, whose latency each work item would pay.
-template <int kCount>
-__device__ __noinline__ DecodeQuery<kCount> load_query(const void *row, uint32_t dtype, float limit,
-                                                       const QueryChange change, float scale,
-                                                       int shift) {
-    DecodeQuery<kCount> q;
-    load_row(row, dtype, change.head_dim, threadIdx.x % kWarp, q.x);
-    q.is_beyond = false;
+__device__ __forceinline__ float center_product(const LayerArg &layer, uint32_t kv_head,
+                                                const float (&q)[kCount], uint32_t lane) {
+    if (!layer.key_centers)
+        return 0;
+    const float *center = layer.key_centers + kv_head * layer.head_dim;
+    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-        q.is_beyond |= is_beyond_limit(limit, q.x[i]);
-    q.is_beyond = __any_sync(kAllLanes, q.is_beyond);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-        q.x[i] = q.is_beyond ? 0.0f : q.x[i];
-    q.center_product = change_query(change, q.x);
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-        most = fmaxf(most, fabsf(q.x[i]));
+    for (int n = 0; n < kCount; ++n)
+        if (n * kWarp + lane < layer.head_dim)
+            sum = fmaf(q[n], center[n * kWarp + lane], sum);
 #pragma unroll
     for (int distance = 16; distance; distance /= 2)
-        most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
-    // 2^exponent is above the largest, which queries' limit keeps below 2^100.
-    q.exponent =
-        (most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100) : 0) -
-        shift;
-    const float down = scale < 0 ? -power(-q.exponent) : power(-q.exponent);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-        q.x[i] *= down;
-    return q;
+        sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    return sum;
 }
 
-// The columns' queries. A warp takes a column.
+// Multiply a query, of which each lane has some channels, by the key scales.
+template <int kCount>
+__device__ __forceinline__ void scale_query(const LayerArg &layer, uint32_t kv_head,
+                                            float (&q)[kCount], uint32_t lane) {
+    if (!layer.key_scales)
+        return;
+    const float *scale = layer.key_scales + kv_head * layer.head_dim;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n)
+        if (n * kWarp + lane < layer.head_dim)
+            q[n] *= scale[n * kWarp + lane];
+}
+
+// The columns' queries, brought to at most 2^kQueryShift by a power of two. A warp takes a column.
 template <class Method>
 __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkTile &work_tile,
                                              const WorkItem &item, uint32_t n_history,
@@ -101,28 +87,47 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
         const uint32_t head = work_tile.first_head +
                               (is_real ? work_tile.first_column + column - i * work_tile.group : 0);
         const int64_t at = row_offset(args.q, token, head);
-        const void *row = static_cast<const uint8_t *>(args.q.data) +
-                          at * (args.q.dtype == kF32 ? sizeof(float) : sizeof(__half));
-        QueryChange change(args.layer, item.kv_head);
-        change.head_dim = is_real ? head_dim : 0;
-        const DecodeQuery<kCount> query =
-            load_query<kCount>(row, args.q.dtype, args.layer.query_limit, change, args.layer.scale,
-                               Method::kQueryShift);
+        float q[kCount];
+        float most = 0;
+        load_row(args.q, at, is_real ? head_dim : 0, lane, q);
+        // A query beyond its layer's limit counts as zeros; Destination::close() makes it NaN.
+        bool is_beyond = false;
+#pragma unroll
+        for (int n = 0; n < kCount; ++n)
+            is_beyond |= is_beyond_limit(args.layer, q[n]);
+        is_beyond = __any_sync(kAllLanes, is_beyond);
+#pragma unroll
+        for (int n = 0; n < kCount; ++n)
+            q[n] = is_beyond ? 0.0f : q[n];
+        const float centered = center_product(args.layer, item.kv_head, q, lane);
+        scale_query(args.layer, item.kv_head, q, lane);
+#pragma unroll
+        for (int n = 0; n < kCount; ++n)
+            most = fmaxf(most, fabsf(q[n]));
+#pragma unroll
+        for (int distance = 16; distance; distance /= 2)
+            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
+        // 2^exponent is above the largest, which queries' limit keeps below 2^100.
+        const int exponent =
+            (most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100)
+                      : 0) -
+            Method::kQueryShift;
+        const float down = args.layer.scale < 0 ? -power(-exponent) : power(-exponent);
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
             if (n * kWarp + lane < head_dim)
-                Method::put_query(queries, head_dim, column, n * kWarp + lane, query.x[n]);
+                Method::put_query(queries, head_dim, column, n * kWarp + lane, q[n] * down);
         Method::end_column(args.templates[item.kv_head], queries, head_dim, column, lane);
         if (lane)
             continue;
         Column made;
         made.ancestors = ~uint64_t{0} >> (63u - i);
         made.position = n_history + i;
-        made.offset = args.layer.scale * kLog2e * query.center_product;
-        made.factor = fabsf(args.layer.scale) * kLog2e * power(query.exponent);
+        made.offset = args.layer.scale * kLog2e * centered;
+        made.factor = fabsf(args.layer.scale) * kLog2e * power(exponent);
         made.token = token;
         made.head = head;
-        made.is_beyond = query.is_beyond;
+        made.is_beyond = is_beyond;
         if (item.has_tree) {
             made.ancestors = args.step.ancestors[item.first_new + i];
             made.position = args.step.positions[item.first_new + i];

@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/launch_kernel.cuh"
-#include "cuda/rows/any_latent.cuh"
 #include "cuda/rows/latent.cuh"
 
 namespace lk {
@@ -34,11 +33,6 @@ constexpr SlotShape kSlotShapes[] = {
     {2, 32, true, false},  {1, 64, true, false},  {1, 32, true, false},  {2, 64, false, false},
     {2, 48, false, false}, {2, 32, false, false}, {1, 32, false, false}, {1, 16, false, false}};
 
-// Of packed pages of any format, by 16 columns.
-constexpr SlotShape kAnyShapes[] = {
-    {3, 48, true, true}, {2, 48, true, true}, {2, 32, true, true}, {2, 16, true, true}};
-constexpr uint32_t kAnyStaticBytes = sizeof(RowsTables) + kFoundStages * sizeof(FoundAny) + 512;
-
 void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_bytes, RowsGrid *grid) {
     const uint32_t tiles = 2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
     const uint32_t output = 4 * grid->n_columns * (layer.value_dim + kOutputPad) / shape.n_slots;
@@ -52,8 +46,8 @@ void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_byte
     grid->shared_bytes = rows_layout(layer, *grid).total;
 }
 
-// Codes are multiplied in latent layers alone.
-cudaError_t cut_launch(const TileArgs &args, const LatentPages &pages, RowsGrid *grid) {
+// page_bytes: of the layer's largest packed block; codes are multiplied in latent layers alone.
+cudaError_t cut_launch(const TileArgs &args, uint32_t page_bytes, RowsGrid *grid) {
     int device = 0;
     int most = 0;
     cudaError_t error = cudaGetDevice(&device);
@@ -63,26 +57,15 @@ cudaError_t cut_launch(const TileArgs &args, const LatentPages &pages, RowsGrid 
         return error;
     const LayerArg &layer = args.layer;
     const uint32_t n_columns = args.max_new * (layer.n_query_heads / layer.n_kv_heads);
-    grid->takes_any = true;
-    grid->n_columns = kRowsColumns;
-    grid->n_tiles = (n_columns + kRowsColumns - 1) / kRowsColumns;
-    for (const SlotShape &shape : kAnyShapes) {
-        if (!layer.is_latent || !pages.any_bytes)
-            break;
-        set_shape(layer, shape, pages.any_bytes, grid);
-        if (grid->shared_bytes + kAnyStaticBytes <= static_cast<uint32_t>(most))
-            return cudaSuccess;
-    }
-    grid->takes_any = false;
     for (const uint32_t columns : {kMostRowsColumns, kRowsColumns}) {
         grid->n_columns = n_columns > kRowsColumns ? columns : kRowsColumns;
         grid->n_tiles = (n_columns + grid->n_columns - 1) / grid->n_columns;
         for (const SlotShape &shape : kSlotShapes) {
-            if (shape.has_codes && (!layer.is_latent || !pages.plain_bytes))
+            if (shape.has_codes && (!layer.is_latent || !page_bytes))
                 continue;
             if (shape.divides_warps && grid->n_columns > kRowsColumns)
                 continue;
-            set_shape(layer, shape, pages.plain_bytes, grid);
+            set_shape(layer, shape, page_bytes, grid);
             if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
                 return cudaSuccess;
         }
@@ -190,12 +173,12 @@ cudaError_t rows_fit(const LayerArg &layer) {
     args.layer.n_query_heads = args.layer.n_kv_heads = 1;
     args.max_new = 1;
     RowsGrid grid{};
-    return cut_launch(args, {}, &grid);
+    return cut_launch(args, 0, &grid);
 }
 
-uint32_t rows_splits(const TileArgs &args, const LatentPages &pages, uint32_t n_sms) {
+uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms) {
     RowsGrid grid{};
-    if (cut_launch(args, pages, &grid) != cudaSuccess)
+    if (cut_launch(args, page_bytes, &grid) != cudaSuccess)
         return 1;
     const uint64_t n = uint64_t{grid.n_tiles} * args.layer.n_kv_heads * args.n_sequences;
     if (!n || n >= n_sms)
@@ -208,18 +191,16 @@ uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms) {
     return uint64_t{n_sms} * rows_partial_floats(kMostRowsColumns, layer.value_dim);
 }
 
-cudaError_t launch_rows(const TileArgs &args, const LatentPages &pages, cudaStream_t stream) {
+cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream) {
     if (!args.max_new || !args.n_sequences)
         return cudaSuccess;
     RowsGrid grid{};
-    cudaError_t error = cut_launch(args, pages, &grid);
+    cudaError_t error = cut_launch(args, page_bytes, &grid);
     if (error != cudaSuccess)
         return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
-    error = launch_kernel(grid.takes_any       ? attend_any_latent
-                          : grid.divides_warps ? attend_latent
-                                               : attend_rows,
-                          blocks, kRowsThreads, grid.shared_bytes, stream, args, grid);
+    error = launch_kernel(grid.divides_warps ? attend_latent : attend_rows, blocks, kRowsThreads,
+                          grid.shared_bytes, stream, args, grid);
     if (error != cudaSuccess || args.n_splits == 1)
         return error;
     const uint32_t n_columns = args.max_new * (args.layer.n_query_heads / args.layer.n_kv_heads);

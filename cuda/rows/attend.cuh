@@ -321,14 +321,17 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     if (stage.n_tokens)
         begin_stage<AllThreads>(block, stage);
     load_positions(args, &tables);
-    load_query_columns(args, block);
+    if (args.layer.key_rotation)
+        load_rotated_columns(args, block);
+    else
+        load_query_columns(args, block);
     RowsThread thread = {};
     for (float &reference : thread.references)
         reference = kNoReference;
 #pragma unroll 1
     while (stage.n_tokens) {
         wait_copies<0>();
-        finish_stage<true>(block, stage);
+        finish_stage(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
         const Codes codes = find_codes(block, stage, slot);
         const Stage next = advance<AllThreads>(args, block, stage);

@@ -28,7 +28,6 @@ struct RowsGrid {
     uint32_t n_slots;
     uint32_t shared_bytes;
     bool divides_warps;  // into key warps and value warps
-    bool takes_any;      // packed pages of any format
 };
 
 // Where a thread block's arrays lie in its dynamic shared memory, in bytes. Slots begin at 0.
@@ -37,7 +36,6 @@ struct RowsLayout {
     uint32_t partial;  // [share of the channels][column][token] sums of products
     uint32_t minima;   // [column][warp] sums of products with minima
     uint32_t weights;  // [column][token] in FP16; of two stages where warps are divided
-    uint32_t sums;     // [channel][column] of values, where pages have any format
     uint32_t total;
 };
 constexpr uint32_t kKeyShares = 4;  // of the channels, by warps
@@ -55,8 +53,7 @@ constexpr RowsLayout rows_layout(const LayerArg &layer, const RowsGrid &grid) {
     const uint32_t products = 4 * kKeyShares * columns * (grid.partial_tokens + kPartialPad);
     layout.minima = layout.partial + (grid.divides_warps ? 0 : products);
     layout.weights = layout.minima + 4 * kRowsWarps * columns;
-    layout.sums = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
-    layout.total = layout.sums + (grid.takes_any ? 4 * columns * layer.value_dim : 0);
+    layout.total = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
     return layout;
 }
 

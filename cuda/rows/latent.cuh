@@ -1,17 +1,59 @@
-// Attention of latent layers by key warps and value warps: few query columns over packed pages of
-// one width, whose codes are multiplied.
+// Attention of latent layers by key warps and value warps: few query columns over packed pages
+// whose codes are multiplied.
+//
+// Key warps make weights of a stage, while value warps copy the next one and multiply the weights
+// and values of the stage before: a thread block meets once for each stage. A key warp has 16
+// tokens of a stage and all of their channels, so a logit is whole in a register.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_LATENT_CUH
 #define LK_CUDA_ROWS_LATENT_CUH
 
-#include "cuda/rows/key_warp.cuh"
+#include "cuda/rows/attend.cuh"
 
 namespace lk {
 namespace cuda {
 
+constexpr int kNarrowEights = kRowsColumns / 8;
 constexpr int kNarrowStrips = kMostValueStrips / kSideWarps;
+static_assert(kSideWarps * LK_TILE_TOKENS == kMostRowsTokens, "a warp has a tile of a stage");
+
+// Of 8 columns each, [2 tokens 8 apart][2 columns]: as the sums of a product lie.
+using TileProducts = float[kNarrowEights][4];
 using NarrowSums = StripSums<kNarrowStrips, kNarrowEights>;
+
+__device__ __forceinline__ uint32_t column_of_product(int n, int i) {
+    return 8 * n + 2 * (threadIdx.x % 4) + i % 2;
+}
+
+// Barrier 1 is that of the key warps.
+__device__ __forceinline__ void meet_key_warps() {
+    __syncwarp();
+    asm volatile("bar.sync 1, %0;" ::"n"(kSideWarps * kWarp) : "memory");
+}
+__device__ __forceinline__ bool any_of_key_warps(bool is_so) {
+    uint32_t is_any;
+    __syncwarp();
+    asm volatile(
+        "{\n.reg .pred own, any;\n"
+        "setp.ne.u32 own, %1, 0;\n"
+        "bar.red.or.pred any, 1, %2, own;\n"
+        "selp.u32 %0, 1, 0, any;\n}"
+        : "=r"(is_any)
+        : "r"(uint32_t{is_so}), "n"(kSideWarps * kWarp)
+        : "memory");
+    return is_any;
+}
+
+// Value warps also look up pages, copy them and multiply minima.
+struct ValueThreads {
+    static constexpr uint32_t kN = kSideWarps * kWarp;
+    static __device__ __forceinline__ uint32_t index() { return threadIdx.x - kN; }
+    static __device__ __forceinline__ void meet() {
+        __syncwarp();
+        asm volatile("bar.sync 2, %0;" ::"n"(kN) : "memory");
+    }
+};
 
 // Barrier 3: products with minima go from value warps to key warps.
 __device__ __forceinline__ void give_minima() {
@@ -22,6 +64,22 @@ __device__ __forceinline__ void await_minima() {
     __syncwarp();
     asm volatile("bar.sync 3, %0;" ::"n"(kRowsThreads) : "memory");
 }
+
+// What value warps found out about a stage.
+struct FoundStage {
+    Stage stage;
+    Codes codes;
+    uint32_t slot;      // shared address
+    uint32_t is_whole;  // once its copies have arrived
+};
+// Two are read while the next one is found.
+constexpr uint32_t kFoundStages = 4;
+
+// What key warps tell value warps of a stage.
+struct WeighedStage {
+    float shrinks[kRowsColumns];  // what the columns' output is multiplied by
+    uint32_t is_raised;           // some of them are not 1
+};
 
 // A word or two of a lane: its part of a tile of codes.
 template <uint32_t kBits>
@@ -86,53 +144,161 @@ __device__ __forceinline__ void multiply_own_tile(const RowsBlock &block, const 
             products[n][i] += odd[n][i];
 }
 
-// Products of the warp's tile; a warp whose tile a stage does not have gets zeros.
-__device__ __forceinline__ void multiply_keys_of_one_width(const RowsBlock &block,
-                                                           const Codes &codes, uint32_t slot,
-                                                           uint32_t n_tiles, uint32_t warp,
-                                                           const float *minima,
-                                                           TileProducts &products) {
-    KeyRangeScale scale = {};
-    if (!codes.bits) {
-        if (warp < n_tiles)
-            multiply_own_tile<16>(block, codes, scale, slot, n_tiles, warp, products);
-        return;
-    }
-    if (warp < n_tiles) {
-        scale = find_range_scale(codes, 0, block.key_strips);
-        if (codes.bits == 4)
-            multiply_own_tile<4>(block, codes, scale, slot, n_tiles, warp, products);
-        else if (codes.bits == 2)
-            multiply_own_tile<2>(block, codes, scale, slot, n_tiles, warp, products);
-        else
-            multiply_own_tile<8>(block, codes, scale, slot, n_tiles, warp, products);
-    }
-    await_minima();
-    const float factor = scale.inverse * code_factor(codes.bits);
-#pragma unroll
-    for (int n = 0; n < kNarrowEights; ++n)
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const auto *of_column =
-                reinterpret_cast<const float4 *>(minima + column_of_product(n, j) * kSideWarps);
-            float least = 0;
-#pragma unroll
-            for (uint32_t i = 0; i < kSideWarps / 4; ++i) {
-                const float4 four = of_column[i];
-                least += (four.x + four.y) + (four.z + four.w);
-            }
-            products[n][j] = fmaf(products[n][j], factor, least);
-            products[n][2 + j] = fmaf(products[n][2 + j], factor, least);
+// A key warp.
+struct KeyWarp {
+    float references[kNarrowEights][2];  // of the lane's columns
+
+    // Products of the warp's tile; a warp whose tile a stage does not have gets zeros.
+    __device__ __forceinline__ void multiply(const RowsBlock &block, const Codes &codes,
+                                             uint32_t slot, uint32_t n_tiles, uint32_t warp,
+                                             const float *minima, TileProducts &products) const {
+        KeyRangeScale scale = {};
+        if (!codes.bits) {
+            if (warp < n_tiles)
+                multiply_own_tile<16>(block, codes, scale, slot, n_tiles, warp, products);
+            return;
         }
-}
+        if (warp < n_tiles) {
+            scale = find_range_scale(codes, 0, block.key_strips);
+            if (codes.bits == 4)
+                multiply_own_tile<4>(block, codes, scale, slot, n_tiles, warp, products);
+            else if (codes.bits == 2)
+                multiply_own_tile<2>(block, codes, scale, slot, n_tiles, warp, products);
+            else
+                multiply_own_tile<8>(block, codes, scale, slot, n_tiles, warp, products);
+        }
+        await_minima();
+        const float factor = scale.inverse * code_factor(codes.bits);
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const auto *of_column =
+                    reinterpret_cast<const float4 *>(minima + column_of_product(n, j) * kSideWarps);
+                float least = 0;
+#pragma unroll
+                for (uint32_t i = 0; i < kSideWarps / 4; ++i) {
+                    const float4 four = of_column[i];
+                    least += (four.x + four.y) + (four.z + four.w);
+                }
+                products[n][j] = fmaf(products[n][j], factor, least);
+                products[n][2 + j] = fmaf(products[n][2 + j], factor, least);
+            }
+    }
+
+    // Products become logits.
+    __device__ __forceinline__ void shape(const TileArgs &args, const RowsTables &tables,
+                                          const RowsStage &stage, uint32_t warp,
+                                          TileProducts &products) const {
+        const uint32_t first = warp * LK_TILE_TOKENS + threadIdx.x % kWarp / 4;
+        uint32_t seen = ~0u;  // a bit for each product; the loop stays one, to be short
+#pragma unroll 1
+        for (uint32_t i = 0; stage.hides && i < 4 * kNarrowEights; ++i) {
+            const uint32_t token = first + i / 2 % 2 * 8;
+            if (token >= stage.n_tokens ||
+                !is_visible(args, tables, column_of_product(static_cast<int>(i / 4), i % 2),
+                            stage.first_token + token))
+                seen ^= 1u << i;
+        }
+        const float factor = logit_factor(args.layer);
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const uint32_t column = column_of_product(n, i);
+                float &x = products[n][i];
+                x = fmaf(x, tables.factors[column], tables.offsets[column]);
+            }
+        if (args.layer.soft_cap > 0)
+#pragma unroll
+            for (auto &four : products)
+#pragma unroll
+                for (float &x : four)
+                    x = shape_logit(args.layer, x);
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                // Rounded before the reference is subtracted, so that none lies above its own.
+                products[n][i] = __fmul_rn(products[n][i], factor);
+                if (first + i / 2 * 8 >= stage.n_tokens || !(seen >> (4 * n + i) & 1))
+                    products[n][i] = -INFINITY;
+            }
+    }
+
+    // Raise the references of columns that have a logit beyond their headroom. highs:
+    // [column][kSideWarps], in shared memory.
+    __device__ __forceinline__ void raise(const TileProducts &logits, uint32_t warp, float *highs,
+                                          float *shrinks) {
+        const uint32_t lane = threadIdx.x % kWarp;
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                float high = fmaxf(logits[n][j], logits[n][2 + j]);
+#pragma unroll
+                for (uint32_t step = 4; step < kWarp; step *= 2)
+                    high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
+                if (lane < 4)
+                    highs[column_of_product(n, j) * kSideWarps + warp] = high;
+            }
+        meet_key_warps();
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const uint32_t column = column_of_product(n, j);
+                const float *of_column = highs + column * kSideWarps;
+                float high = of_column[0];
+#pragma unroll
+                for (uint32_t i = 1; i < kSideWarps; ++i)
+                    high = fmaxf(high, of_column[i]);
+                const float old = references[n][j];
+                const float raised = high > old + kHeadroom ? fmaxf(old, high - kBelow) : old;
+                references[n][j] = raised;
+                if (warp == 0 && lane < 4)
+                    shrinks[column] = exp2_fast(old - raised);
+            }
+    }
+
+    // Weights of the warp's tokens, [column][token].
+    __device__ __forceinline__ void store_weights(const TileProducts &logits, uint32_t warp,
+                                                  __half *weights, uint32_t stride) const {
+        const uint32_t lane = threadIdx.x % kWarp;
+#pragma unroll
+        for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const uint32_t two =
+                    pack_f16(exp2_fast(logits[n][2 * half] - references[n][0]),
+                             exp2_fast(logits[n][2 * half + 1] - references[n][1]));
+                // Two columns of a token become two tokens of a column.
+                *reinterpret_cast<uint32_t *>(weights + (8 * n + lane / 4) * stride +
+                                              warp * LK_TILE_TOKENS + 8 * half + 2 * (lane % 4)) =
+                    transpose(two);
+            }
+    }
+};
+
+// Sums of the weights of a stage as they were rounded, by a product with ones.
+struct RoundedSums {
+    TileProducts sums;
+
+    template <bool kWide>
+    __device__ __forceinline__ void add(const ColumnOperands<kWide> &weights) {
+        constexpr uint32_t kOnes = 0x3C003C00;
+        weights.multiply({kOnes, kOnes, kOnes, kOnes}, sums);
+    }
+    __device__ __forceinline__ float of(int n, int i) const { return sums[n][i]; }
+};
 
 // Find the stage after `stage` and begin its copies. Value warps.
 __device__ __forceinline__ void find_next(const TileArgs &args, const RowsBlock &block,
                                           const Stage &stage, FoundStage *found) {
-    const Stage next = advance<ValueThreads<false>>(args, block, stage);
+    const Stage next = advance<ValueThreads>(args, block, stage);
     if (next.n_tokens)
-        begin_stage<ValueThreads<false>>(block, next);
-    if (ValueThreads<false>::index())
+        begin_stage<ValueThreads>(block, next);
+    if (ValueThreads::index())
         return;
     found->stage = next;
     if (!next.n_tokens)
@@ -188,20 +354,28 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         if (!has_stage && !has_before)
             break;
         if (has_stage && !now.is_whole) {
-            finish_stage<true>(block, now.stage);
+            finish_stage(block, now.stage);
             __syncthreads();
         }
         if (is_key_warp && has_stage) {
             TileProducts logits = {};
             const Codes codes = now.codes;
             const Stage stage = now.stage;
-            multiply_keys_of_one_width(block, codes, renewed(now.slot), stage_tiles(stage), warp,
-                                       minima, logits);
+            keys.multiply(block, codes, renewed(now.slot), stage_tiles(stage), warp, minima,
+                          logits);
             const RowsStage weighs = {stage.first_token, stage.n_tokens, codes.bits != 0,
                                       !all_are_visible(args.layer, all, stage, 1)};
             keys.shape(args, tables, weighs, warp, logits);
+            float over = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < kNarrowEights; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    over = fmaxf(over, logits[n][i] - keys.references[n][i % 2]);
             WeighedStage &to = weighed[turn % 2];
-            const bool is_raised = keys.keep_up(logits, warp, minima, to.shrinks);
+            const bool is_raised = any_of_key_warps(over > kHeadroom);
+            if (is_raised)
+                keys.raise(logits, warp, minima, to.shrinks);
             auto *weights = reinterpret_cast<__half *>(memory + layout.weights +
                                                        turn % 2 * rows_weight_bytes(grid));
             keys.store_weights(logits, warp, weights, weight_stride);
@@ -219,7 +393,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                         warp - kSideWarps, block.key_strips, minima + warp - kSideWarps);
                     give_minima();
                 }
-            } else if (ValueThreads<false>::index() == 0) {
+            } else if (ValueThreads::index() == 0) {
                 found[(turn + 1) % kFoundStages].stage.n_tokens = 0;
             }
             if (has_before) {

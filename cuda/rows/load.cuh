@@ -1,10 +1,9 @@
 // Attention of uneven layers: what a stage's products read, in slots of shared memory.
 //
-// A slot holds the codes of a latent page of one width or, in a kernel of its own, of any format,
-// which are multiplied as they are, or FP16 tiles of a stage: [strip][tile][lane][4 words] of the
-// keys, then of the values of layers that are not latent, as in 16-bit pages; channels in their own
-// order. 16-bit pages are copied, tiles of all other pages are made, once for all columns of the
-// thread block.
+// A slot holds the codes of a latent page of one width, whose codes are multiplied as they are, or
+// FP16 tiles of a stage: [strip][tile][lane][4 words] of the keys, then of the values of layers
+// that are not latent, as in 16-bit pages; channels in their own order. 16-bit pages are copied,
+// tiles of all other pages are made, once for all columns of the thread block.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_LOAD_CUH
@@ -17,7 +16,6 @@ namespace lk {
 namespace cuda {
 
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
-constexpr uint32_t kAnyCodes = 255;  // instead of the bits of pages that any_codes.cuh multiplies
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 
 struct RowsTables : ColumnTables {
@@ -62,7 +60,6 @@ __device__ __forceinline__ uint32_t stage_tiles(const Stage &stage) {
 
 // The threads that look up pages and copy them: here the whole thread block.
 struct AllThreads {
-    static constexpr bool kTakesAny = false;  // packed pages of any format
     static constexpr uint32_t kN = kRowsThreads;
     static __device__ __forceinline__ uint32_t index() { return threadIdx.x; }
     static __device__ __forceinline__ void meet() { __syncthreads(); }
@@ -78,9 +75,7 @@ __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block
         EntryView &view = tables.views[i];
         view_page(args, tables.mask, page + i, block.page_bytes, &view);
         const bool is_coded = args.layer.is_latent && view.pages[0].source == Source::kCopied;
-        const uint32_t bits = !is_coded            ? 0
-                              : Threads::kTakesAny ? kAnyCodes
-                                                   : latent_code_bits(view.pages[0].info);
+        const uint32_t bits = is_coded ? latent_code_bits(view.pages[0].info) : 0;
         tables.code_bits[i] = bits;
         for (PageView &of_side : view.pages)
             if (!bits && of_side.source == Source::kCopied)
@@ -164,14 +159,10 @@ __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stag
         const FormatInfo &c = page.info;
         copy_runs<Threads>(1, slot, page.payload, 0, c.payload_bytes);
         copy_runs<Threads>(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
-        if (Threads::kTakesAny && c.permutation)
-            copy_runs<Threads>(1, slot + c.payload_bytes + c.metadata_bytes,
-                               reinterpret_cast<const uint8_t *>(c.permutation), 0,
-                               permutation_bytes(c.head_dim));
         commit_copies();
         return;
     }
-    if (!Threads::kTakesAny && stage.index == view.first_stage)
+    if (stage.index == view.first_stage)
         describe_page<Threads>(block, view);
     const uint32_t bytes = stage_tiles(stage) * kTileBytes;  // of a strip
 #pragma unroll 1
@@ -252,10 +243,8 @@ struct SideTiles {
     }
 };
 
-// The tiles of a side that were not copied whole: of packed pages, unless those of any format are
-// multiplied, of staged pages, and of a 16-bit page the tile in whose middle the tokens end. A warp
-// takes a strip.
-template <bool kHasPacked>
+// The tiles of a side that were not copied whole: of packed and of staged pages, and of a 16-bit
+// page the tile in whose middle the tokens end. A warp takes a strip.
 __device__ __forceinline__ void make_side(const RowsBlock &block, const Stage &stage,
                                           const SideTiles &to) {
     const EntryView &view = block.view(stage);
@@ -277,7 +266,7 @@ __device__ __forceinline__ void make_side(const RowsBlock &block, const Stage &s
                                 (page_tile + tile) * LK_TILE_TOKENS * n_channels +
                                 strip * LK_STRIP_CHANNELS,
                             to.is_value, n_channels, rest, a);
-            } else if (is_copied || !kHasPacked) {
+            } else if (is_copied) {
                 const uint4 words = reinterpret_cast<const uint4 *>(to.tile(strip, tile))[lane];
                 a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
             } else {
@@ -299,7 +288,6 @@ __device__ __forceinline__ bool is_copied_whole(const RowsBlock &block, const St
 }
 
 // What remains to be done then. All threads; the next barrier makes it valid.
-template <bool kHasPacked>
 __device__ __noinline__ void finish_stage(const RowsBlock block, const Stage stage) {
     if (is_copied_whole(block, stage))
         return;
@@ -308,9 +296,8 @@ __device__ __noinline__ void finish_stage(const RowsBlock block, const Stage sta
 #pragma unroll 1
     for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
         to.is_value = side;
-        to.order =
-            kHasPacked && block.tables->has_order[side] ? block.tables->orders[side] : nullptr;
-        make_side<kHasPacked>(block, stage, to);
+        to.order = block.tables->has_order[side] ? block.tables->orders[side] : nullptr;
+        make_side(block, stage, to);
         to.tiles = to.tile(block.key_strips, 0);
     }
 }

@@ -24,29 +24,13 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-// K pages of a latent layer.
-struct LatentFormats {
-    LatentPages pages = {};
-    bool have_codes = true;  // all packed ones
-    bool are_plain = true;
-
-    void add(const PageFormat &format) {
-        const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-        if (info.is_raw)
-            return;
-        const uint32_t bytes = info.payload_bytes + info.metadata_bytes;
-        const uint32_t order = format.permutation ? permutation_bytes(info.head_dim) : 0;
-        const bool is_plain = latent_code_bits(info) != 0;
-        if (is_plain)
-            pages.plain_bytes = std::max(pages.plain_bytes, bytes);
-        pages.any_bytes = std::max(pages.any_bytes, bytes + order);
-        have_codes = have_codes && has_latent_codes(info);
-        are_plain = are_plain && is_plain;
-    }
-    LatentPages result() const {
-        return {pages.plain_bytes, have_codes && !are_plain ? pages.any_bytes : 0};
-    }
-};
+// Of a K page of a latent layer, if its codes are multiplied.
+uint32_t coded_bytes(const PageFormat &format) {
+    const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
+    return latent_code_bits(info)
+               ? static_cast<uint32_t>(payload_bytes(format.layout) + metadata_bytes(format.layout))
+               : 0;
+}
 
 // Native formats, and two more: keys with strips of 1 bit, which kernels of split-k columns read,
 // and values with many groups, of which each warp of a team has its share.
@@ -152,7 +136,6 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.is_raw = true;
         layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
         PossibleKinds kinds;
-        LatentFormats latent;
         bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
@@ -164,7 +147,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add(value);
             layer.is_raw = layer.is_raw && key.layout.is_raw() && value.layout.is_raw();
             if (view.is_latent)
-                latent.add(key);
+                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(key));
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -176,15 +159,17 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
             if (view.is_latent && format.layout.side == Side::kKey)
-                latent.add(format);
+                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(format));
             kinds.add(format);
             layer.is_raw = layer.is_raw && format.layout.is_raw();
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
         if (more.n_formats)
             kinds.add_more_formats();
-        layer.latent_pages = latent.result();
-        layer.kind = differs || layer.is_uneven ? kDecodeNone : kinds.fastest(view.head_dim);
+        // Decode does not rotate queries: code for it made every layer's step 3 to 7 % longer
+        // (docs/lab/kernels.md, "Rotated keys on CUDA").
+        const bool has_kind = !differs && !layer.is_uneven && !view.key_rotation;
+        layer.kind = has_kind ? kinds.fastest(view.head_dim) : kDecodeNone;
         share_metadata(kinds.shares_slots, kinds.permutes, &layer);
         layer.is_narrow =
             layer.kind == kDecodePlain && kinds.narrow && has_narrow_wide_items(view.head_dim);
