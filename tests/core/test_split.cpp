@@ -43,8 +43,8 @@ class Rules final : public gpu::SplitRules {
         return {n_workers, n_workers, 64, 8, 16, n_workers, 3};
     }
     gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
-        return {n_workers,  n_readers,  8,          131072, splits_packed_only,
-                page_bytes, turn_bytes, byte_percent, page_parts};
+        return {n_workers,  n_readers,    8,         131072, splits_packed_only, page_bytes,
+                turn_bytes, byte_percent, page_parts};
     }
 
     uint32_t n_forms(uint32_t) const override { return has_forms ? 2 : 1; }
