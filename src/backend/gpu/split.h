@@ -29,8 +29,8 @@ struct SplitShape {
                               // cut by bytes alone
     uint32_t byte_percent = 50;  // of a page's cost, where pages of a layer differ in their bytes;
                                  // the rest is the same for all pages
-    uint32_t page_parts = 1;  // with splits_packed_only: readers that take a page together where
-                              // workers are left
+    uint32_t page_parts = 1;     // with splits_packed_only: readers that take a page together where
+                                 // workers are left
 };
 
 // The most that shapes can be. A work tile is a KV head of a sequence.
