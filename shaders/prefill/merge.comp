@@ -5,7 +5,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-#define LK_MERGE_CHANNELS kHeadDim
 #include "shaders/merge_splits.glsl"
 #include "shaders/prefill/split.glsl"
 
