@@ -22,8 +22,8 @@ __device__ __forceinline__ float reduce_column(float x, F f) {
 // scale, the last one again after it.
 constexpr uint32_t kLaneChannels = 6;
 constexpr uint32_t kRunChannels = kLaneChannels * kWarp;
-// Runs of a rotated query: latent layers, whose keys have more channels, rotate none.
-constexpr uint32_t kRotatedRuns = 3;
+constexpr uint32_t kRotatedRuns = 3;  // of a rotated query, which no latent layer has
+static_assert(kRotatedRuns * kRunChannels >= LK_MAX_PLAIN_DIM, "all of its channels");
 struct QueryRun {
     float x[kLaneChannels];
 
