@@ -298,9 +298,10 @@ void teams_take_small_pages_together(void **) {
                             {{128, 0, 256, 0, 4, 256}, lk::Metadata::kF16, 1},
                             {{128, 256, 0, 0, 8, 256}, lk::Metadata::kF16, 1},
                             {{32, 0, 32, 0, 2, 256}, lk::Metadata::kF8, 1}};
+    const lk::vulkan::Traits traits = device_with_matrices();
     for (const Expected &expected : all) {
         const Plan plan({Layer(kHeads, expected.head)}, expected.metadata, 256);
-        DecodeRules rules(lk::default_allocator(), device_with_matrices());
+        DecodeRules rules(lk::default_allocator(), traits);
         assert_true(rules.open(plan.layout()));
         assert_true(rules.arithmetic(0) == lk::vulkan::DecodeArithmetic::kMatrix);
         assert_int_equal(rules.page_parts(0), expected.page_parts);

@@ -38,6 +38,8 @@ class DecodeRules final : public gpu::SplitRules {
           forms_(allocator),
           format_forms_(allocator),
           shapes_(allocator) {}
+    // The rules keep a reference, so the traits outlive them.
+    DecodeRules(const Allocator &, const Traits &&) = delete;
 
     // False without memory.
     bool open(const CacheLayout &layout);
