@@ -31,6 +31,7 @@ struct DecodeState {
     uint32_t *high_factors;   // the same, of bit 1 of shared ordered
     uint32_t *value_factors;  // [kDecodeRows][kKvTileTokens], of which 1 bit takes all
     int32_t *sums;            // [kDecodeRows][kKvTileTokens]
+    Fetch *fetch;
 };
 
 inline DecodeState cut_decode_scratch(const WorkTile &work) {
@@ -120,7 +121,8 @@ inline void raw_logits(const WorkTile &work, const KvTile &kv_tile, const Decode
     const PageView &view = *kv_tile.key.view;
     const uint8_t *tiles = kv_tile.key.payload + kv_tile.first_token / 16 * 512ull;
     multiply_raw({tiles, 512, view.page_tokens * 32ull, (kv_tile.n_tokens + 15) / 16, view.n_strips,
-                  s.query_spread, 2 * work.head_dim, nullptr, s.logits, kKvTileTokens, false},
+                  s.query_spread, 2 * work.head_dim, nullptr, s.logits, kKvTileTokens, false,
+                  s.fetch},
                  work.n_rows);
 }
 
@@ -142,7 +144,8 @@ inline void raw_values(const WorkTile &work, const KvTile &kv_tile, const Decode
                     nullptr,
                     work.output,
                     work.value_dim,
-                    true};
+                    true,
+                    s.fetch};
     multiply_raw(p, work.n_rows);
     if (!rest)
         return;
@@ -301,6 +304,7 @@ inline void packed_logits(const WorkTile &work, const KvTile &kv_tile, const Dec
             alignas(64) uint16_t low[LK_MAX_HEAD_DIM];
             alignas(64) uint16_t high[LK_MAX_HEAD_DIM];
             const float *row = query + r * head_dim;
+            s.fetch->step();
             folded[group][r] = view.n_shared ? fold_shared(view, row, s, low, high)
                                              : fold_ranges(row, s, head_dim, low);
             spread_key_group(view, group, low, s.key_factors + r * row_words);
@@ -345,6 +349,7 @@ inline void packed_group_values(const WorkTile &work, const KvTile &kv_tile, uin
                                s.value_factors + r * kKvTileTokens);
         }
         int32_t sums[kDecodeRows][16];
+        s.fetch->step();
         multiply_packed_values({kv_tile.value.payload + view.strips[strip].offset_bytes,
                                 view.page_tokens, s.value_factors, kKvTileTokens, sums},
                                bits, work.n_rows);
@@ -439,25 +444,40 @@ inline void attend_kv_tile(const WorkTile &work, const KvTile &kv_tile, bool all
         packed_values(work, kv_tile, s);
 }
 
-// Pages have any address, and packed ones are too short for the hardware to detect a stream, so the
-// next KV tile is prefetched during the work on this one. A 16-bit page would fill the first cache
-// level and goes to the second.
-LK_INLINE void fetch_page(const PageBytes &page) {
+// The steps of a page: calls of Fetch::step().
+inline uint32_t count_steps(const PageBytes &page, uint32_t n_rows, uint32_t n_row_tiles) {
+    if (!is_native(page))
+        return 0;
+    const PageView &view = *page.view;
+    if (view.kind == PageKind::kRaw)
+        return 2 * n_row_tiles * ((n_rows + 3) / 4);
+    return view.is_value ? view.n_strips : view.n_groups * n_rows;
+}
+
+inline void fetch_page(const PageBytes &page, Fetch *fetch, uint32_t index) {
     if (!page.view)
         return;
-    if (page.view->kind == PageKind::kRaw) {
-        for (uint32_t i = 0; i < page.view->payload_bytes; i += 64)
-            __builtin_prefetch(page.payload + i, 0, 1);
-        return;
-    }
-    for (uint32_t i = 0; i < page.view->payload_bytes; i += 64)
-        __builtin_prefetch(page.payload + i, 0, 3);
-    for (uint32_t i = 0; i < page.view->metadata_bytes; i += 64)
-        __builtin_prefetch(page.metadata + i, 0, 3);
+    fetch->at[index] = page.payload;
+    fetch->n_lines[index] = (page.view->payload_bytes + 63) / 64;
+    fetch->at[index + 1] = page.metadata;
+    fetch->n_lines[index + 1] = (page.view->metadata_bytes + 63) / 64;
+}
+
+// What the work on `kv_tile` prefetches of `next`.
+inline Fetch plan_fetch(const WorkTile &work, const KvTile &kv_tile, const KvTile &next) {
+    Fetch fetch = {};
+    fetch_page(next.key, &fetch, 0);
+    fetch_page(next.value, &fetch, 2);
+    const uint32_t n_steps = count_steps(kv_tile.key, work.n_rows, (kv_tile.n_tokens + 15) / 16) +
+                             count_steps(kv_tile.value, work.n_rows, work.value_dim / 16);
+    const uint32_t n_lines =
+        fetch.n_lines[0] + fetch.n_lines[1] + fetch.n_lines[2] + fetch.n_lines[3];
+    fetch.step_lines = n_steps ? (n_lines + n_steps - 1) / n_steps : 0;
+    return fetch;
 }
 
 void attend_decode(const WorkTile &work) {
-    const DecodeState s = cut_decode_scratch(work);
+    DecodeState s = cut_decode_scratch(work);
     std::memset(work.output, 0, 4ull * work.n_rows * work.value_dim);
     for (uint32_t r = 0; r < work.n_rows; ++r) {
         work.row_max[r] = kNoMaximum;
@@ -470,10 +490,10 @@ void attend_decode(const WorkTile &work) {
     bool more = work.keys.next(work.keys.state, &kv_tiles[0]);
     for (uint32_t i = 0; more; i ^= 1) {
         more = work.keys.next(work.keys.state, &kv_tiles[i ^ 1]);
-        if (more) {
-            fetch_page(kv_tiles[i ^ 1].key);
-            fetch_page(kv_tiles[i ^ 1].value);
-        }
+        Fetch fetch = {};
+        if (more)
+            fetch = plan_fetch(work, kv_tiles[i], kv_tiles[i ^ 1]);
+        s.fetch = &fetch;
         const Visible visible = visible_keys(work, kv_tiles[i]);
         if (visible != Visible::kNone)
             attend_kv_tile(work, kv_tiles[i], visible == Visible::kAll, s);

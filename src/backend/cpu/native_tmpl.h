@@ -34,6 +34,15 @@ LK_INLINE void transpose4(V *v) {
 // Of n factors of 16 bits: codes are below 256, so the sum of n products fits in 32 bits.
 LK_INLINE float largest_factor(uint32_t n) { return n > 256 ? 16383.0f : 32767.0f; }
 
+#if defined(__SSE2__)
+// Keeps a chain of additions as it is: a compiler that turns it into a tree needs more registers
+// than there are.
+LK_INLINE Vi in_order(Vi sum) {
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+#endif
+
 // sum += the products of the two 16-bit integers of each word.
 LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 #if defined(__AVX512VNNI__)
@@ -44,15 +53,37 @@ LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 #elif defined(__AVX2__)
     const __m256i r =
         _mm256_madd_epi16(reinterpret_cast<__m256i &>(codes), reinterpret_cast<__m256i &>(factors));
-    return sum + Vi(r);
+    return in_order(sum + Vi(r));
 #elif defined(__SSE2__)
     typedef short V8 __attribute__((vector_size(16)));
-    return sum + Vi(__builtin_ia32_pmaddwd128(V8(codes), V8(factors)));
+    return in_order(sum + Vi(__builtin_ia32_pmaddwd128(V8(codes), V8(factors))));
 #else
     const Vi even = Vi(codes & 0xFFFFu) * ((factors << 16) >> 16);
     return sum + even + Vi(codes >> 16) * (factors >> 16);
 #endif
 }
+
+// ---- the next page ----
+
+// Pages have any address, and packed ones are too short for the hardware to detect a stream, so the
+// bytes of the next KV tile are prefetched in the steps of this one: as a burst they would wait for
+// each other.
+struct Fetch {
+    const uint8_t *at[4];  // of keys and values: payload, metadata
+    uint32_t n_lines[4];
+    uint32_t first;
+    uint32_t step_lines;
+
+    LK_INLINE void lines(uint32_t n) {
+        for (; n && first < 4; ++first) {
+            for (; n && n_lines[first]; --n, --n_lines[first], at[first] += 64)
+                __builtin_prefetch(at[first], 0, 3);
+            if (n_lines[first])
+                return;
+        }
+    }
+    LK_INLINE void step() { lines(step_lines); }
+};
 
 // ---- 16 bits ----
 
@@ -76,44 +107,51 @@ struct RawProduct {
     float *out;            // [row][out_stride]
     uint32_t out_stride;
     bool add;
+    Fetch *fetch;
 };
 
-constexpr uint32_t kRawHeight = 4;  // values of g at once
-
+// Sums of a chunk's row for 4 values of g, as many of them at once as registers have sums.
 template <uint32_t kRows, bool kMasked>
 LK_INLINE void multiply_raw_rows(const RawProduct &p) {
+    constexpr uint32_t kHeight = LK_SIMD_SUMS / kRows < 4 ? LK_SIMD_SUMS / kRows : 4;
     for (uint32_t row_tile = 0; row_tile < p.n_row_tiles; ++row_tile)
-        for (uint32_t g = 0; g < 8; g += kRawHeight) {
-            Vf sums[kRawHeight][kRows] = {};
-            for (uint32_t k = 0; k < p.n_k_tiles; ++k) {
-                const uint8_t *chunk =
-                    p.tiles + row_tile * p.row_stride + k * p.k_stride + g * 64ull;
+        for (uint32_t g = 0; g < 8; g += 4) {
+            p.fetch->step();
+            Vf4 folded[kRows][4];  // [row][g][even, odd of the row; even, odd of the row + 8]
+            for (uint32_t first = 0; first < 4; first += kHeight) {
+                Vf sums[kHeight][kRows] = {};
+                for (uint32_t k = 0; k < p.n_k_tiles; ++k) {
+                    const uint8_t *chunk =
+                        p.tiles + row_tile * p.row_stride + k * p.k_stride + (g + first) * 64ull;
 #pragma GCC unroll 8
-                for (uint32_t u = 0; u < kChunkFloatVectors; ++u) {
-                    Vf factors[kRows];
-#pragma GCC unroll 4
-                    for (uint32_t r = 0; r < kRows; ++r)
-                        factors[r] = load<Vf>(p.spread + r * p.spread_stride + k * 32 + u * kWidth);
-#pragma GCC unroll 4
-                    for (uint32_t i = 0; i < kRawHeight; ++i) {
-                        Vh bits = load<Vh>(chunk + i * 64 + u * kWidth * 2);
-                        if (kMasked)
-                            bits &= load<Vh>(p.mask + u * kWidth);
-                        const Vf values = halves_to_floats(bits);
+                    for (uint32_t u = 0; u < kChunkFloatVectors; ++u) {
+                        Vf factors[kRows];
 #pragma GCC unroll 4
                         for (uint32_t r = 0; r < kRows; ++r)
-                            sums[i][r] += values * factors[r];
+                            factors[r] =
+                                load<Vf>(p.spread + r * p.spread_stride + k * 32 + u * kWidth);
+#pragma GCC unroll 4
+                        for (uint32_t i = 0; i < kHeight; ++i) {
+                            Vh bits = load<Vh>(chunk + i * 64 + u * kWidth * 2);
+                            if (kMasked)
+                                bits &= load<Vh>(p.mask + u * kWidth);
+                            const Vf values = halves_to_floats(bits);
+#pragma GCC unroll 4
+                            for (uint32_t r = 0; r < kRows; ++r)
+                                sums[i][r] += values * factors[r];
+                        }
                     }
                 }
+#pragma GCC unroll 4
+                for (uint32_t r = 0; r < kRows; ++r)
+                    for (uint32_t i = 0; i < kHeight; ++i)
+                        folded[r][first + i] = fold_vector(sums[i][r]);
             }
             for (uint32_t r = 0; r < kRows; ++r) {
-                Vf4 folded[4];  // [g][even, odd of the row; even, odd of the row + 8]
-                for (uint32_t i = 0; i < kRawHeight; ++i)
-                    folded[i] = fold_vector(sums[i][r]);
-                transpose4(folded);
+                transpose4(folded[r]);
                 float *to = p.out + r * p.out_stride + row_tile * 16 + g;
-                const Vf4 low = folded[0] + folded[1];
-                const Vf4 high = folded[2] + folded[3];
+                const Vf4 low = folded[r][0] + folded[r][1];
+                const Vf4 high = folded[r][2] + folded[r][3];
                 store(to, p.add ? load<Vf4>(to) + low : low);
                 store(to + 8, p.add ? load<Vf4>(to + 8) + high : high);
             }
@@ -155,6 +193,11 @@ struct Fields {
     static constexpr uint32_t kTileBits = kBits <= 2 ? 4 / kBits : 1;  // values of what remains
     static constexpr uint32_t kSums = 2 * kTileBits;                   // [row bit][tile bits]
     static constexpr uint32_t kFactorFields = kCount / 2;              // [k bit][tile bits]
+
+    // The field, of the first 8 channels, whose products a sum gets.
+    static constexpr uint32_t field_of(uint32_t sum) {
+        return (sum / kTileBits ? kRowBit : 0) | sum % kTileBits;
+    }
 };
 
 // Call `call` with the words that a lane has in a chunk as a constant: 4, or all of its words.
@@ -183,6 +226,12 @@ struct Chunk {
 
     static constexpr uint32_t sum_of(uint32_t vector) { return vector * kSums / kChunkVectors; }
 };
+
+// Rows whose sums fit in registers: 4, 2 or 1.
+constexpr uint32_t rows_of_sums(uint32_t n_sums) {
+    const uint32_t n = LK_SIMD_SUMS / n_sums;
+    return n >= 4 ? 4 : n >= 2 ? 2 : 1;
+}
 
 template <uint32_t kBits>
 LK_INLINE Vu take_field(Vu words, uint32_t field) {
@@ -274,48 +323,60 @@ LK_INLINE void add_logits(Vi4 *folded, uint32_t first_word, uint32_t sum, bool a
     }
 }
 
-template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared>
-LK_INLINE void multiply_key_rows(const PackedKeys &p) {
+// Sums of a chunk's fields from kFirst on, as many at once as registers have sums.
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, uint32_t kFirst>
+LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g,
+                              Vi4 (*folded)[Fields<kBits>::kSums][8]) {
     using F = Fields<kBits>;
     using C = Chunk<kWords>;
-    const uint32_t n_vectors = kWords < 4 ? 1 : p.page_tokens * kBits / 256;
-    for (uint32_t v = 0; v < n_vectors; ++v) {
-        Vi4 folded[kRows][F::kSums][8];
-        for (uint32_t g = 0; g < 8; g += C::kRows) {
-            Vi sums[F::kSums][kRows][C::kSums] = {};
-            for (uint32_t s = 0; s < p.n_strips; ++s) {
-                const uint8_t *chunk = p.strips + s * (2ull * p.page_tokens * kBits) +
-                                       (v * 8 + g) * (64ull / C::kRows);
-                const uint64_t at = s * uint64_t{p.strip_stride} + v * p.vector_stride;
+    constexpr uint32_t kMost = LK_SIMD_SUMS / (kRows * C::kSums);
+    constexpr uint32_t kFields = kMost < F::kSums - kFirst ? (kMost ? kMost : 1) : F::kSums - kFirst;
+    Vi sums[kFields][kRows][C::kSums] = {};
+    for (uint32_t s = 0; s < p.n_strips; ++s) {
+        const uint8_t *chunk = p.strips + s * (2ull * p.page_tokens * kBits) +
+                               (v * 8 + g) * (64ull / C::kRows);
+        const uint64_t at = s * uint64_t{p.strip_stride} + v * p.vector_stride;
 #pragma GCC unroll 4
-                for (uint32_t u = 0; u < kChunkVectors; ++u) {
-                    const Vu words = load<Vu>(chunk + u * kWidth * 4);
-#pragma GCC unroll 16
-                    for (uint32_t field = 0; field < F::kCount; ++field) {
-                        const Vu codes = take_field<kBits>(words, field);
-                        const uint32_t sum =
-                            (field & F::kRowBit ? F::kTileBits : 0) + (field & (F::kTileBits - 1));
-                        const uint32_t part = F::kKBit && (field & F::kKBit) ? 16 : 0;
+        for (uint32_t u = 0; u < kChunkVectors; ++u) {
+            const Vu words = load<Vu>(chunk + u * kWidth * 4);
+#pragma GCC unroll 2
+            for (uint32_t part = 0; part < (F::kKBit ? 2 : 1); ++part) {
+                const uint64_t position = at + part * kChunkWords + u * kWidth;
+#pragma GCC unroll 8
+                for (uint32_t i = 0; i < kFields; ++i) {
+                    const Vu codes =
+                        take_field<kBits>(words, F::field_of(kFirst + i) | part * F::kKBit);
 #pragma GCC unroll 4
-                        for (uint32_t r = 0; r < kRows; ++r) {
-                            const uint64_t position =
-                                at + r * uint64_t{p.factor_stride} + part + u * kWidth;
-                            Vi &own = sums[sum][r][C::sum_of(u)];
-                            own = dot_pairs(own, kShared ? codes & 0x10001u : codes,
-                                            load<Vi>(p.factors + position));
-                            if (kShared)
-                                own = dot_pairs(own, codes & 0x20002u,
-                                                load<Vi>(p.high_factors + position));
-                        }
+                    for (uint32_t r = 0; r < kRows; ++r) {
+                        const uint64_t from = position + r * uint64_t{p.factor_stride};
+                        Vi &own = sums[i][r][C::sum_of(u)];
+                        own = dot_pairs(own, kShared ? codes & 0x10001u : codes,
+                                        load<Vi>(p.factors + from));
+                        if (kShared)
+                            own = dot_pairs(own, codes & 0x20002u,
+                                            load<Vi>(p.high_factors + from));
                     }
                 }
             }
-#pragma GCC unroll 8
-            for (uint32_t sum = 0; sum < F::kSums; ++sum)
-#pragma GCC unroll 4
-                for (uint32_t r = 0; r < kRows; ++r)
-                    fold_rows<kWords>(sums[sum][r], folded[r][sum] + g);
         }
+    }
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < kFields; ++i)
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < kRows; ++r)
+            fold_rows<kWords>(sums[i][r], folded[r][kFirst + i] + g);
+    if constexpr (kFirst + kFields < F::kSums)
+        sum_key_fields<kBits, kWords, kRows, kShared, kFirst + kFields>(p, v, g, folded);
+}
+
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared>
+LK_INLINE void multiply_key_rows(const PackedKeys &p) {
+    using F = Fields<kBits>;
+    const uint32_t n_vectors = kWords < 4 ? 1 : p.page_tokens * kBits / 256;
+    for (uint32_t v = 0; v < n_vectors; ++v) {
+        Vi4 folded[kRows][F::kSums][8];
+        for (uint32_t g = 0; g < 8; g += Chunk<kWords>::kRows)
+            sum_key_fields<kBits, kWords, kRows, kShared, 0>(p, v, g, folded);
         for (uint32_t r = 0; r < kRows; ++r)
             for (uint32_t sum = 0; sum < F::kSums; ++sum)
                 add_logits<kBits, kWords>(folded[r][sum], 4 * v, sum, p.add,
@@ -325,12 +386,10 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
 
 template <uint32_t kBits, uint32_t kWords, bool kShared>
 inline void multiply_keys_of(PackedKeys p, uint32_t n_rows) {
-    // At 1 bit a row has four times the sums of 4 bits.
-    constexpr uint32_t kMostRows = kBits == 1 ? 2 : LK_SIMD_NATIVE_ROWS;
     for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= kMostRows ? kMostRows : n_rows - r >= 2 ? 2 : 1;
-        if (n == kMostRows)
-            multiply_key_rows<kBits, kWords, kMostRows, kShared>(p);
+        const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
+        if (n == 4)
+            multiply_key_rows<kBits, kWords, 4, kShared>(p);
         else if (n == 2)
             multiply_key_rows<kBits, kWords, 2, kShared>(p);
         else
@@ -441,20 +500,22 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
         Vi sums[2][kRows][C::kSums] = {};
         for (uint32_t v = 0; v < n_vectors; ++v) {
             const uint8_t *chunk = p.strip + (v * 8 + g) * (64ull / C::kRows);
-            const uint32_t *factors = p.factors + v * (F::kFactorFields * kChunkWords);
+            const uint32_t *factors = reload(p.factors) + v * (F::kFactorFields * kChunkWords);
 #pragma GCC unroll 4
             for (uint32_t u = 0; u < kChunkVectors; ++u) {
                 const Vu words = load<Vu>(chunk + u * kWidth * 4);
-#pragma GCC unroll 16
-                for (uint32_t field = 0; field < F::kCount; ++field) {
-                    const Vu codes = take_field<kBits>(words, field);
-                    const uint32_t position = field & (F::kRowBit - 1);
+#pragma GCC unroll 8
+                for (uint32_t field = 0; field < F::kFactorFields; ++field) {
+                    const Vu low = take_field<kBits>(words, field);
+                    const Vu high = take_field<kBits>(words, field | F::kRowBit);
 #pragma GCC unroll 4
                     for (uint32_t r = 0; r < kRows; ++r) {
-                        Vi &sum = sums[field & F::kRowBit ? 1 : 0][r][C::sum_of(u)];
-                        sum = dot_pairs(sum, codes,
-                                        load<Vi>(factors + r * p.factor_stride +
-                                                 position * kChunkWords + u * kWidth));
+                        const Vi own = load<Vi>(factors + r * p.factor_stride +
+                                                field * kChunkWords + u * kWidth);
+                        Vi &low_sum = sums[0][r][C::sum_of(u)];
+                        Vi &high_sum = sums[1][r][C::sum_of(u)];
+                        low_sum = dot_pairs(low_sum, low, own);
+                        high_sum = dot_pairs(high_sum, high, own);
                     }
                 }
             }
@@ -472,10 +533,11 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
 
 template <uint32_t kBits, uint32_t kWords>
 inline void multiply_values_of(PackedValues p, uint32_t n_rows) {
+    constexpr uint32_t kMostRows = rows_of_sums(2 * Chunk<kWords>::kSums);
     for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
-        if (n == 4)
-            multiply_value_rows<kBits, kWords, 4>(p);
+        const uint32_t n = n_rows - r >= kMostRows ? kMostRows : n_rows - r >= 2 ? 2 : 1;
+        if (n == kMostRows)
+            multiply_value_rows<kBits, kWords, kMostRows>(p);
         else if (n == 2)
             multiply_value_rows<kBits, kWords, 2>(p);
         else

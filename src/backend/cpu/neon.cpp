@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #define LK_SIMD_WIDTH 4
 #define LK_SIMD_TILE_VECTORS 4
-#define LK_SIMD_NATIVE_ROWS 4
+#define LK_SIMD_SUMS 16
 
 #include "backend/cpu/decode_tmpl.h"
 #include "backend/cpu/tile_tmpl.h"

@@ -47,6 +47,13 @@ template <class V, class T>
 LK_INLINE void store(T *to, V v) {
     std::memcpy(to, &v, sizeof v);
 }
+// What the pointer points to is loaded after this: a compiler that loads it before the loop around
+// keeps more vectors than there are registers, on the stack.
+template <class T>
+LK_INLINE const T *reload(const T *from) {
+    __asm__ volatile("" : "+r"(from));
+    return from;
+}
 LK_INLINE Vf broadcast(float f) { return f - Vf{}; }
 LK_INLINE Vi broadcast_int(int32_t i) { return i - Vi{}; }
 LK_INLINE Vf maximum(Vf a, Vf b) { return a > b ? a : b; }
