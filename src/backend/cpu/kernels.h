@@ -22,8 +22,8 @@ constexpr uint32_t kDecodeRows = 32;  // of a work tile on the decode path, at m
 
 enum class PageKind : uint8_t {
     kRaw,     // 16 bits
-    kPacked,  // keys per channel of 2, 4 and 8 bits, values per token of these and of 1 bit
-    kOther    // every other page: unpacked before use
+    kPacked,  // packed, and read in place
+    kOther    // unpacked before use
 };
 
 struct StripView {
@@ -112,11 +112,12 @@ struct WorkTile {
     float *scratch;  // LK_CPU_SCRATCH_FLOATS(larger dim), aligned to 64 bytes
 };
 
-// FP32 of a work tile's scratch. The decode path needs most: an unpacked page, for each row a
-// query five times and the factors of its channels sixteen times, and rows of tokens. dim: the
-// larger one of head_dim and value_dim.
-#define LK_CPU_SCRATCH_FLOATS(dim) \
-    ((kKvTileTokens + 16u + 21u * kDecodeRows) * (dim) + 8u * kDecodeRows * kKvTileTokens)
+// FP32 of a work tile's scratch. The decode path needs most: an unpacked page; for each row a query
+// seven times, its result, and the factors of its channels sixteen times in words and eight times
+// in groups; and rows of tokens. dim: the larger one of head_dim and value_dim.
+#define LK_CPU_SCRATCH_FLOATS(dim)                                                          \
+    ((kKvTileTokens + 16u + 32u * kDecodeRows) * (dim) + 8u * kDecodeRows * kKvTileTokens + \
+     4u * LK_MAX_HEAD_DIM)
 
 struct Kernels {
     const char *name;

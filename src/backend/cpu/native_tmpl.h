@@ -5,8 +5,6 @@
 #ifndef LK_BACKEND_CPU_NATIVE_TMPL_H
 #define LK_BACKEND_CPU_NATIVE_TMPL_H
 
-#include <type_traits>
-
 #include "backend/cpu/unpack_tmpl.h"
 
 namespace lk {
@@ -18,18 +16,6 @@ namespace {
 constexpr uint32_t kChunkWords = 16;
 constexpr uint32_t kChunkVectors = kChunkWords / kWidth;    // of words
 constexpr uint32_t kChunkFloatVectors = 2 * kChunkVectors;  // of its 32 FP16 values
-
-template <class V>
-LK_INLINE void transpose4(V *v) {
-    const V a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
-    const V b = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
-    const V c = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
-    const V d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
-    v[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
-    v[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
-    v[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
-    v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
-}
 
 // Of n factors of 16 bits: codes are below 256, so the sum of n products fits in 32 bits.
 LK_INLINE float largest_factor(uint32_t n) { return n > 256 ? 16383.0f : 32767.0f; }
@@ -89,10 +75,13 @@ struct Fetch {
 
 // 16 values of a tile's k as the 32 factors of a chunk: lane t, register r, low or high value h.
 LK_INLINE void spread_tile(const float *values, float *spread) {
-    for (uint32_t t = 0; t < 4; ++t)
-        for (uint32_t r = 0; r < 4; ++r)
-            for (uint32_t h = 0; h < 2; ++h)
-                spread[t * 8 + r * 2 + h] = values[LK_TILE_K(t, r) + h];
+    for (uint32_t t = 0; t < 4; t += 2)
+        for (uint32_t part = 0; part < 2; ++part) {  // registers 0 and 1, 2 and 3
+            const Vf4 two = load<Vf4>(values + 2 * t + 8 * part);
+            float *to = spread + 8 * t + 4 * part;
+            store(to, __builtin_shufflevector(two, two, 0, 1, 0, 1));
+            store(to + 8, __builtin_shufflevector(two, two, 2, 3, 2, 3));
+        }
 }
 
 struct RawProduct {
@@ -183,38 +172,6 @@ inline void multiply_raw(RawProduct p, uint32_t n_rows) {
 
 // ---- packed ----
 
-template <uint32_t kBits>
-struct Fields {
-    static constexpr uint32_t kSteps = kBits == 8 ? 1 : kBits == 4 ? 2 : kBits == 2 ? 3 : 4;
-    static constexpr uint32_t kCount = 16 / kBits;
-    // Without the row's bit (the highest) and, below 8 bits, without the bit of k + 8 below it.
-    static constexpr uint32_t kRowBit = kCount / 2;
-    static constexpr uint32_t kKBit = kBits == 8 ? 0 : kCount / 4;
-    static constexpr uint32_t kTileBits = kBits <= 2 ? 4 / kBits : 1;  // values of what remains
-    static constexpr uint32_t kSums = 2 * kTileBits;                   // [row bit][tile bits]
-    static constexpr uint32_t kFactorFields = kCount / 2;              // [k bit][tile bits]
-
-    // The field, of the first 8 channels, whose products a sum gets.
-    static constexpr uint32_t field_of(uint32_t sum) {
-        return (sum / kTileBits ? kRowBit : 0) | sum % kTileBits;
-    }
-};
-
-// Call `call` with the words that a lane has in a chunk as a constant: 4, or all of its words.
-// Pages have 32 to 128 tokens, from 64 on at 1 bit. kBits: 0 where any width is meant.
-template <uint32_t kBits, class Call>
-LK_INLINE void with_lane_words(uint32_t page_tokens, uint32_t bits, Call call) {
-    const uint32_t n = page_tokens * bits / 64;
-    if constexpr (kBits != 1)
-        if (n >= 4)
-            return call(std::integral_constant<uint32_t, 4>());
-    if constexpr (kBits <= 2)
-        if (n == 1)
-            return call(std::integral_constant<uint32_t, 1>());
-    if constexpr (kBits < 8)
-        call(std::integral_constant<uint32_t, 2>());
-}
-
 // A chunk of strips whose lanes have at least 4 words is of one row g. Lanes of 2 words or of one
 // share it: it is of 2 or 4 rows, [row][t][word].
 template <uint32_t kWords>
@@ -264,13 +221,14 @@ struct PackedKeys {
     const uint8_t *strips;
     uint32_t n_strips;
     uint32_t page_tokens;
-    // [row][factor_stride][strip_stride], [k part][chunk word] 32 words for each vector of a strip
+    // [row][factor_stride][strip_stride], for each vector of a strip [tile bits][k part][chunk
+    // word]; tile bits only for groups of fewer tokens than a word has
     const uint32_t *factors;
     // The same of bit 1 when fields of 2 bits hold pairs, and `factors` is then of bit 0.
     const uint32_t *high_factors;
     uint32_t factor_stride;
     uint32_t strip_stride;
-    uint32_t vector_stride;  // 0 when all vectors have the same
+    uint32_t group;  // tokens with factors of their own, 0: all have the same
     int32_t *out;
     bool add;
 };
@@ -291,15 +249,6 @@ LK_INLINE void fold_rows(const Vi *sums, Vi4 *out) {
         for (uint32_t i = 4; i < C::kRowWords; i += 4)
             out[row] += load<Vi4>(words + row * C::kRowWords + i);
     }
-}
-
-// The tile of a word's field, whose bits below that of k are in reverse order.
-template <uint32_t kBits>
-constexpr uint32_t tile_of(uint32_t word, uint32_t tile_bits) {
-    return kBits == 1   ? 4 * word + 2 * (tile_bits & 1u) + tile_bits / 2
-           : kBits == 2 ? 2 * word + tile_bits
-           : kBits == 4 ? word
-                        : word / 2;
 }
 
 // Sums of products, `folded` [word of a row][g], to the logits of 16 tokens.
@@ -324,18 +273,22 @@ LK_INLINE void add_logits(Vi4 *folded, uint32_t first_word, uint32_t sum, bool a
 }
 
 // Sums of a chunk's fields from kFirst on, as many at once as registers have sums.
-template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, uint32_t kFirst>
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, bool kByTile,
+          uint32_t kFirst>
 LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g,
                               Vi4 (*folded)[Fields<kBits>::kSums][8]) {
     using F = Fields<kBits>;
     using C = Chunk<kWords>;
     constexpr uint32_t kMost = LK_SIMD_SUMS / (kRows * C::kSums);
-    constexpr uint32_t kFields = kMost < F::kSums - kFirst ? (kMost ? kMost : 1) : F::kSums - kFirst;
+    constexpr uint32_t kFields =
+        kMost < F::kSums - kFirst ? (kMost ? kMost : 1) : F::kSums - kFirst;
+    constexpr uint32_t kTileWords = kByTile ? 2 * kChunkWords : 0;
+    const uint32_t vector_stride = p.group ? (kByTile ? F::kTileBits : 1) * 2 * kChunkWords : 0;
     Vi sums[kFields][kRows][C::kSums] = {};
     for (uint32_t s = 0; s < p.n_strips; ++s) {
-        const uint8_t *chunk = p.strips + s * (2ull * p.page_tokens * kBits) +
-                               (v * 8 + g) * (64ull / C::kRows);
-        const uint64_t at = s * uint64_t{p.strip_stride} + v * p.vector_stride;
+        const uint8_t *chunk =
+            p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * (64ull / C::kRows);
+        const uint64_t at = s * uint64_t{p.strip_stride} + v * vector_stride;
 #pragma GCC unroll 4
         for (uint32_t u = 0; u < kChunkVectors; ++u) {
             const Vu words = load<Vu>(chunk + u * kWidth * 4);
@@ -348,13 +301,13 @@ LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g,
                         take_field<kBits>(words, F::field_of(kFirst + i) | part * F::kKBit);
 #pragma GCC unroll 4
                     for (uint32_t r = 0; r < kRows; ++r) {
-                        const uint64_t from = position + r * uint64_t{p.factor_stride};
+                        const uint64_t from = position + r * uint64_t{p.factor_stride} +
+                                              (kFirst + i) % F::kTileBits * kTileWords;
                         Vi &own = sums[i][r][C::sum_of(u)];
                         own = dot_pairs(own, kShared ? codes & 0x10001u : codes,
                                         load<Vi>(p.factors + from));
                         if (kShared)
-                            own = dot_pairs(own, codes & 0x20002u,
-                                            load<Vi>(p.high_factors + from));
+                            own = dot_pairs(own, codes & 0x20002u, load<Vi>(p.high_factors + from));
                     }
                 }
             }
@@ -366,17 +319,17 @@ LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g,
         for (uint32_t r = 0; r < kRows; ++r)
             fold_rows<kWords>(sums[i][r], folded[r][kFirst + i] + g);
     if constexpr (kFirst + kFields < F::kSums)
-        sum_key_fields<kBits, kWords, kRows, kShared, kFirst + kFields>(p, v, g, folded);
+        sum_key_fields<kBits, kWords, kRows, kShared, kByTile, kFirst + kFields>(p, v, g, folded);
 }
 
-template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared>
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, bool kByTile>
 LK_INLINE void multiply_key_rows(const PackedKeys &p) {
     using F = Fields<kBits>;
     const uint32_t n_vectors = kWords < 4 ? 1 : p.page_tokens * kBits / 256;
     for (uint32_t v = 0; v < n_vectors; ++v) {
         Vi4 folded[kRows][F::kSums][8];
         for (uint32_t g = 0; g < 8; g += Chunk<kWords>::kRows)
-            sum_key_fields<kBits, kWords, kRows, kShared, 0>(p, v, g, folded);
+            sum_key_fields<kBits, kWords, kRows, kShared, kByTile, 0>(p, v, g, folded);
         for (uint32_t r = 0; r < kRows; ++r)
             for (uint32_t sum = 0; sum < F::kSums; ++sum)
                 add_logits<kBits, kWords>(folded[r][sum], 4 * v, sum, p.add,
@@ -384,16 +337,16 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
     }
 }
 
-template <uint32_t kBits, uint32_t kWords, bool kShared>
+template <uint32_t kBits, uint32_t kWords, bool kShared, bool kByTile>
 inline void multiply_keys_of(PackedKeys p, uint32_t n_rows) {
     for (uint32_t r = 0; r < n_rows;) {
         const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
         if (n == 4)
-            multiply_key_rows<kBits, kWords, 4, kShared>(p);
+            multiply_key_rows<kBits, kWords, 4, kShared, kByTile>(p);
         else if (n == 2)
-            multiply_key_rows<kBits, kWords, 2, kShared>(p);
+            multiply_key_rows<kBits, kWords, 2, kShared, kByTile>(p);
         else
-            multiply_key_rows<kBits, kWords, 1, kShared>(p);
+            multiply_key_rows<kBits, kWords, 1, kShared, kByTile>(p);
         p.factors += static_cast<uint64_t>(n) * p.factor_stride;
         if (kShared)
             p.high_factors += static_cast<uint64_t>(n) * p.factor_stride;
@@ -404,56 +357,40 @@ inline void multiply_keys_of(PackedKeys p, uint32_t n_rows) {
 
 template <uint32_t kBits, bool kShared>
 inline void multiply_keys_at(const PackedKeys &p, uint32_t n_rows) {
-    with_lane_words<kBits>(p.page_tokens, kBits, [&](auto words) {
-        multiply_keys_of<kBits, decltype(words)::value, kShared>(p, n_rows);
+    with_lane_words<kBits>(p.page_tokens, [&](auto words) {
+        constexpr uint32_t kWords = decltype(words)::value;
+        if constexpr (kBits <= 2)
+            if (p.group && p.group * kBits < 64)
+                return multiply_keys_of<kBits, kWords, kShared, true>(p, n_rows);
+        multiply_keys_of<kBits, kWords, kShared, false>(p, n_rows);
     });
 }
 
 inline void multiply_packed_keys(const PackedKeys &p, uint32_t bits, uint32_t n_rows) {
-    if (p.high_factors)
+    if (p.high_factors) {
         multiply_keys_at<2, true>(p, n_rows);
-    else if (bits == 1)
-        multiply_keys_at<1, false>(p, n_rows);
-    else if (bits == 2)
-        multiply_keys_at<2, false>(p, n_rows);
-    else if (bits == 4)
-        multiply_keys_at<4, false>(p, n_rows);
-    else
-        multiply_keys_at<8, false>(p, n_rows);
-}
-
-// 8 pairs of factors of a strip, [t][k part], as chunk words: [k part][row of the chunk][t][word].
-template <uint32_t kWords>
-LK_INLINE void spread_strip_factors(const uint16_t *factors, uint32_t bits, uint32_t *words) {
-    uint32_t pairs[8];
-    std::memcpy(pairs, factors, sizeof pairs);
-    const uint32_t odd = bits == 8;  // at 8 bits odd words have the other k part
-#pragma GCC unroll 4
-    for (uint32_t t = 0; t < 4; ++t) {
-        const uint32_t two[2] = {pairs[2 * t], pairs[2 * t + odd]};
-        for (uint32_t row = 0; row < 4 / kWords; ++row)
-            for (uint32_t w = 0; w < kWords; ++w) {
-                const uint32_t i = (row * 4 + t) * kWords + w;
-                words[i] = two[w % 2];
-                words[kChunkWords + i] = pairs[2 * t + 1];
-            }
+        return;
     }
+    with_width(bits,
+               [&](auto width) { multiply_keys_at<decltype(width)::value, false>(p, n_rows); });
 }
 
-// The same for the words that hold one group of tokens alone, [vector] of these.
-template <uint32_t kWords>
-LK_INLINE void spread_group_factors(const uint16_t *factors, uint32_t bits, uint32_t first_word,
-                                    uint32_t n_words, uint32_t *words) {
-    uint32_t pairs[8];
-    std::memcpy(pairs, factors, sizeof pairs);
-    for (uint32_t word = first_word; word < first_word + n_words; ++word) {
-        uint32_t *to = words + word / kWords * (2 * kChunkWords) + word % kWords;
-#pragma GCC unroll 16
-        for (uint32_t lane = 0; lane < kChunkWords / kWords; ++lane) {
-            const uint32_t t = lane % 4;
-            to[lane * kWords] = bits == 8 ? pairs[2 * t + (word & 1u)] : pairs[2 * t];
-            to[kChunkWords + lane * kWords] = pairs[2 * t + 1];
+// A strip's 16 factors, [t][k part] in pairs, as chunk words: [k part][row of the chunk][t][word].
+// first: where those of each word begin, or null if all begin at 0.
+template <uint32_t kBits, uint32_t kWords>
+LK_INLINE void spread_factors(const uint16_t *factors, const uint32_t *first, uint32_t *words) {
+    for (uint32_t part = 0; part < (kBits == 8 ? 1 : 2); ++part) {
+        Vu4 by_word[kWords];  // [word][t]
+        for (uint32_t w = 0; w < kWords; ++w) {
+            const uint16_t *own = factors + (first ? first[w] : 0);
+            const Vu4 low = load<Vu4>(own);
+            const Vu4 high = load<Vu4>(own + 8);
+            // At 8 bits odd words have the other k part.
+            by_word[w] = part || (kBits == 8 && w % 2)
+                             ? __builtin_shufflevector(low, high, 1, 3, 5, 7)
+                             : __builtin_shufflevector(low, high, 0, 2, 4, 6);
         }
+        store_lane_words<kWords>(by_word, words + part * kChunkWords);
     }
 }
 
@@ -550,20 +487,13 @@ inline void multiply_values_of(PackedValues p, uint32_t n_rows) {
 
 template <uint32_t kBits>
 inline void multiply_values_at(const PackedValues &p, uint32_t n_rows) {
-    with_lane_words<kBits>(p.page_tokens, kBits, [&](auto words) {
+    with_lane_words<kBits>(p.page_tokens, [&](auto words) {
         multiply_values_of<kBits, decltype(words)::value>(p, n_rows);
     });
 }
 
 inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_t n_rows) {
-    if (bits == 1)
-        multiply_values_at<1>(p, n_rows);
-    else if (bits == 2)
-        multiply_values_at<2>(p, n_rows);
-    else if (bits == 4)
-        multiply_values_at<4>(p, n_rows);
-    else
-        multiply_values_at<8>(p, n_rows);
+    with_width(bits, [&](auto width) { multiply_values_at<decltype(width)::value>(p, n_rows); });
 }
 
 // Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's bit][row of
@@ -583,7 +513,7 @@ inline void spread_chunk_factors(const uint16_t *factors, uint32_t n_vectors, ui
 }
 template <uint32_t kBits>
 inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *words) {
-    with_lane_words<kBits>(page_tokens, kBits, [&](auto constant) {
+    with_lane_words<kBits>(page_tokens, [&](auto constant) {
         constexpr uint32_t kWords = decltype(constant)::value;
         spread_chunk_factors<kBits, kWords>(factors, page_tokens * kBits / 64 / kWords, words);
     });

@@ -12,16 +12,11 @@ namespace {
 static_assert(std::has_unique_object_representations_v<PageLayout>,
               "layouts are compared as bytes, so they have no padding");
 
+// Shared channels of keys with ranges of tokens may be in groups other than their partners'.
 PageKind page_kind(const PageLayout &layout) {
     if (layout.is_raw())
         return PageKind::kRaw;
-    const bool plain = !layout.strips[kPlane16] && !has_split_plane(layout.strips);
-    // A word holds 32 tokens at 2 bits and 64 at 1 bit.
-    const bool whole_words = (layout.group >= 32 || !layout.strips[kPlane2]) &&
-                             (layout.group >= 64 || !layout.strips[kPlane1]);
-    const bool keys = layout.side == Side::kKey && layout.axis == Axis::kChannel && whole_words;
-    const bool values = layout.side == Side::kValue && layout.axis == Axis::kToken;
-    return plain && (keys || values) ? PageKind::kPacked : PageKind::kOther;
+    return layout.n_shared && layout.axis == Axis::kToken ? PageKind::kOther : PageKind::kPacked;
 }
 
 PageView make_view(const PageLayout &layout) {

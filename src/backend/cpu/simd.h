@@ -31,6 +31,7 @@ typedef uint32_t Vu __attribute__((vector_size(4 * LK_SIMD_WIDTH)));
 typedef uint16_t Vh __attribute__((vector_size(2 * LK_SIMD_WIDTH)));
 typedef uint8_t Vb __attribute__((vector_size(LK_SIMD_WIDTH)));
 typedef int32_t Vi4 __attribute__((vector_size(16)));
+typedef uint32_t Vu4 __attribute__((vector_size(16)));
 typedef float Vf4 __attribute__((vector_size(16)));
 
 constexpr float kMasked = -__builtin_huge_valf();
@@ -56,7 +57,21 @@ LK_INLINE const T *reload(const T *from) {
 }
 LK_INLINE Vf broadcast(float f) { return f - Vf{}; }
 LK_INLINE Vi broadcast_int(int32_t i) { return i - Vi{}; }
+// Integers below 2^31.
+LK_INLINE Vf to_floats(Vu v) { return __builtin_convertvector(Vi(v), Vf); }
 LK_INLINE Vf maximum(Vf a, Vf b) { return a > b ? a : b; }
+
+template <class V>
+LK_INLINE void transpose4(V *v) {
+    const V a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
+    const V b = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
+    const V c = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
+    const V d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
+    v[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+    v[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    v[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+    v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
 
 // The sum of a vector's quarters; of its two parts at 8 lanes; at 4 the vector itself.
 #if defined(__AVX512F__)
@@ -92,10 +107,12 @@ LK_INLINE float horizontal_max(Vf v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps(reinterpret_cast<__m512 &>(v));
 #else
-    float highest = v[0];
-    for (uint32_t i = 1; i < kWidth; ++i)
-        highest = v[i] > highest ? v[i] : highest;
-    return highest;
+    Vf4 four[kWidth / 4];
+    std::memcpy(four, &v, sizeof v);
+    Vf4 highest = four[0] > four[kWidth / 4 - 1] ? four[0] : four[kWidth / 4 - 1];
+    const Vf4 swapped = __builtin_shufflevector(highest, highest, 2, 3, 0, 1);
+    highest = highest > swapped ? highest : swapped;
+    return highest[0] > highest[1] ? highest[0] : highest[1];
 #endif
 }
 
@@ -163,6 +180,26 @@ LK_INLINE Vf tanh_vector(Vf y) {
 
 // e4m3fnuz by its bits; NaN does not occur.
 LK_INLINE Vf f8_to_floats(Vb v) {
+#if defined(__AVX2__)
+    // Its bits are those of an FP16 number 128 times as small, with the sign one bit higher.
+#if defined(__AVX512F__)
+    __m128i bytes;
+    std::memcpy(&bytes, &v, sizeof bytes);
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+    const __m512 f = _mm512_mul_ps(
+        _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xBFFF)))),
+        _mm512_set1_ps(128.0f));
+#else
+    const __m128i wide = _mm_slli_epi16(
+        _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(&v))), 7);
+    const __m256 f = _mm256_mul_ps(
+        _mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(static_cast<int16_t>(0xBFFF)))),
+        _mm256_set1_ps(128.0f));
+#endif
+    Vf out;
+    std::memcpy(&out, &f, sizeof out);
+    return out;
+#else
     const Vu wide = __builtin_convertvector(v, Vu);
     const Vu magnitude = (wide & 0x7Fu) << 20;
     const Vu sign = (wide & 0x80u) << 24;
@@ -178,6 +215,7 @@ LK_INLINE Vf f8_to_floats(Vb v) {
     Vf f;
     std::memcpy(&f, &bits, sizeof f);
     return f;
+#endif
 }
 
 // 16 values to the order of parameters: index LK_K_ORDER(k) gets value k.
@@ -186,10 +224,31 @@ LK_INLINE void order_tile(const float *from, float *to) {
     const __m512i order = _mm512_set_epi32(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
     _mm512_storeu_ps(to, _mm512_permutexvar_ps(order, _mm512_loadu_ps(from)));
 #else
-#pragma GCC unroll 16
-    for (uint32_t k = 0; k < 16; ++k)
-        to[LK_K_ORDER(k)] = from[k];
+    for (uint32_t i = 0; i < 8; i += 4) {
+        const Vf4 low = load<Vf4>(from + i);
+        const Vf4 high = load<Vf4>(from + 8 + i);
+        store(to + 2 * i, __builtin_shufflevector(low, high, 0, 1, 4, 5));
+        store(to + 2 * i + 4, __builtin_shufflevector(low, high, 2, 3, 6, 7));
+    }
 #endif
+}
+// The reverse.
+LK_INLINE void unorder_tile(const float *from, float *to) {
+    for (uint32_t i = 0; i < 8; i += 4) {
+        const Vf4 first = load<Vf4>(from + 2 * i);
+        const Vf4 second = load<Vf4>(from + 2 * i + 4);
+        store(to + i, __builtin_shufflevector(first, second, 0, 1, 4, 5));
+        store(to + 8 + i, __builtin_shufflevector(first, second, 2, 3, 6, 7));
+    }
+}
+// 16 values from the order of rows, i and i + 8 side by side: index LK_ROW_ORDER(i) has value i.
+LK_INLINE void unorder_rows(const float *from, float *to) {
+    for (uint32_t i = 0; i < 8; i += 4) {
+        const Vf4 first = load<Vf4>(from + 2 * i);
+        const Vf4 second = load<Vf4>(from + 2 * i + 4);
+        store(to + i, __builtin_shufflevector(first, second, 0, 2, 4, 6));
+        store(to + 8 + i, __builtin_shufflevector(first, second, 1, 3, 5, 7));
+    }
 }
 
 }  // namespace

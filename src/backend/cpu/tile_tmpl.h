@@ -6,73 +6,17 @@
 #define LK_BACKEND_CPU_TILE_TMPL_H
 
 #include "backend/cpu/mask_tmpl.h"
+#include "backend/cpu/product_tmpl.h"
 #include "backend/cpu/unpack_tmpl.h"
 
 namespace lk {
 namespace cpu {
 namespace {
 
-constexpr uint32_t kTileHeight = 4;                      // rows of A in registers
-constexpr uint32_t kTileVectors = LK_SIMD_TILE_VECTORS;  // vectors of B
-
-// Accumulate kTileHeight x N vectors of C += A * B, B's rows in the order of b_rows.
-template <uint32_t N>
-LK_INLINE void multiply_tile(const Matrix &a, const float *b, const uint32_t *b_rows, uint32_t n_k,
-                             float *const *c, bool add) {
-    Vf sums[kTileHeight][N];
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < kTileHeight; ++i)
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < N; ++j)
-            sums[i][j] = add ? load<Vf>(c[i] + j * kWidth) : Vf{};
-    for (uint32_t k = 0; k < n_k; ++k) {
-        const float *b_row = b + b_rows[k];
-        const float *a_column = a.data + k * a.k_stride;
-        Vf columns[N];
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < N; ++j)
-            columns[j] = load<Vf>(b_row + j * kWidth);
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < kTileHeight; ++i) {
-            const Vf value = broadcast(a_column[i * a.row_stride]);
-#pragma GCC unroll 4
-            for (uint32_t j = 0; j < N; ++j)
-                sums[i][j] += value * columns[j];
-        }
-    }
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < kTileHeight; ++i)
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < N; ++j)
-            store(c[i] + j * kWidth, sums[i][j]);
-}
-
-// C [n_m][width] (+)= A [n_m][n_k] * B [n_k][width]; rows of B and C by tables of offsets.
-inline void multiply(const Matrix &a, uint32_t n_m, uint32_t n_k, const float *b,
-                     const uint32_t *b_rows, float *c, const uint32_t *c_rows, uint32_t width,
-                     bool add) {
-    for (uint32_t x = 0; x < width;) {
-        const uint32_t vectors = (width - x) / kWidth;
-        const uint32_t n = vectors < kTileVectors ? vectors : kTileVectors;
-        for (uint32_t m = 0; m < n_m; m += kTileHeight) {
-            const Matrix rows = {a.data + m * a.row_stride, a.row_stride, a.k_stride};
-            float *const targets[kTileHeight] = {c + c_rows[m] + x, c + c_rows[m + 1] + x,
-                                                 c + c_rows[m + 2] + x, c + c_rows[m + 3] + x};
-            switch (n) {
-                case 1: multiply_tile<1>(rows, b + x, b_rows, n_k, targets, add); break;
-                case 2: multiply_tile<2>(rows, b + x, b_rows, n_k, targets, add); break;
-                case 3: multiply_tile<3>(rows, b + x, b_rows, n_k, targets, add); break;
-                default: multiply_tile<4>(rows, b + x, b_rows, n_k, targets, add); break;
-            }
-        }
-        x += n * kWidth;
-    }
-}
-
 struct TileState {
     uint32_t width;  // rows, padded to vectors
     float *q;        // [head_dim][width]
-    float *output;   // [value_dim, in a latent layer head_dim][width]
+    float *output;   // [value_dim][width]
     float *logits;   // [kKvTileTokens][width], then weights
     float *row_max;  // [width]
     float *row_sum;  // [width]
@@ -81,18 +25,12 @@ struct TileState {
     float *matrix;   // an unpacked page
 };
 
-// Rows of TileState::output. Keys of a latent layer are weighed whole: their stored channels may be
-// in any order.
-LK_INLINE uint32_t output_rows(const WorkTile &work) {
-    return work.is_latent ? work.head_dim : work.value_dim;
-}
-
 inline TileState cut_tile_scratch(const WorkTile &work) {
     TileState s;
     s.width = (work.n_rows + kWidth - 1) / kWidth * kWidth;
     s.q = work.scratch;
     s.output = s.q + kTileRows * work.head_dim;
-    s.logits = s.output + kTileRows * largest_dim(work);
+    s.logits = s.output + kTileRows * work.value_dim;
     s.row_max = s.logits + kTileRows * kKvTileTokens;
     s.row_sum = s.row_max + kTileRows;
     s.factor = s.row_sum + kTileRows;
@@ -106,7 +44,7 @@ inline void start_tile(const WorkTile &work, const TileState &s) {
         for (uint32_t r = 0; r < s.width; ++r)
             s.q[c * s.width + r] =
                 r < work.n_rows ? work.q[static_cast<uint64_t>(r) * work.head_dim + c] : 0;
-    std::memset(s.output, 0, 4ull * output_rows(work) * s.width);
+    std::memset(s.output, 0, 4ull * work.value_dim * s.width);
     for (uint32_t r = 0; r < s.width; ++r) {
         s.row_max[r] = kNoMaximum;
         s.row_sum[r] = 0;
@@ -114,10 +52,20 @@ inline void start_tile(const WorkTile &work, const TileState &s) {
     }
 }
 
-// Offsets of matrix rows: the row of stored channel i, or row i, of `width` floats each.
-inline void row_offsets(const uint8_t *channels, uint32_t n, uint32_t width, uint32_t *offsets) {
-    for (uint32_t i = 0; i < n; ++i)
-        offsets[i] = (channels ? load_channel(channels, n, i) : i) * width;
+// Offsets of the rows of channels: in a page, whose stored channels may have another order, and
+// outside. Channels from n_wanted on are left out; returns how many there are.
+inline uint32_t channel_offsets(const uint8_t *channels, uint32_t n_channels, uint32_t n_wanted,
+                                int64_t stored_stride, uint32_t stride, uint32_t *stored_rows,
+                                uint32_t *channel_rows) {
+    uint32_t n = 0;
+    for (uint32_t stored = 0; stored < n_channels; ++stored) {
+        const uint32_t channel = channels ? load_channel(channels, n_channels, stored) : stored;
+        if (channel >= n_wanted)
+            continue;
+        stored_rows[n] = stored * static_cast<uint32_t>(stored_stride);
+        channel_rows[n++] = channel * stride;
+    }
+    return n;
 }
 
 inline void cap_logits(const TileState &s, uint32_t n_tokens, float cap) {
@@ -171,28 +119,36 @@ inline void shrink_tile(const TileState &s, uint32_t n_channels) {
 
 inline void attend_kv_tile(const WorkTile &work, const KvTile &kv_tile, bool all,
                            const TileState &s) {
+    uint32_t stored_rows[LK_MAX_HEAD_DIM];
     uint32_t channel_rows[LK_MAX_HEAD_DIM];
     uint32_t token_rows[kKvTileTokens + kTileHeight];
-    row_offsets(nullptr, kKvTileTokens + kTileHeight, s.width, token_rows);
-    row_offsets(kv_tile.key.channels, work.head_dim, s.width, channel_rows);
+    uint32_t key_rows[kKvTileTokens + kTileHeight];
+    const PageBytes &key = kv_tile.key;
     const uint32_t padded = (kv_tile.n_tokens + kTileHeight - 1) / kTileHeight * kTileHeight;
-    const Matrix keys = unpack_page(kv_tile.key, kv_tile.first_token, kv_tile.n_tokens,
-                                    work.head_dim, false, s.matrix);
-    multiply(keys, padded, work.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
+    const Matrix keys =
+        unpack_page(key, kv_tile.first_token, kv_tile.n_tokens, work.head_dim, false, s.matrix);
+    row_offsets(padded, s.width, token_rows);
+    row_offsets(padded, keys.row_stride, key_rows);
+    channel_offsets(key.channels, work.head_dim, work.head_dim, 1, s.width, stored_rows,
+                    channel_rows);
+    multiply({keys.data, key_rows, keys.k_stride, s.q, channel_rows, s.logits, token_rows, padded,
+              work.head_dim, s.width, false});
     if (work.cap > 0)
         cap_logits(s, kv_tile.n_tokens, work.cap);
     if (!all)
         mask_tile(work, kv_tile, s);
     weigh_tile(s, kv_tile.n_tokens);
-    shrink_tile(s, output_rows(work));
+    shrink_tile(s, work.value_dim);
     Matrix values = {keys.data, keys.k_stride, keys.row_stride};
-    if (!work.is_latent) {
-        row_offsets(kv_tile.value.channels, work.value_dim, s.width, channel_rows);
+    if (!work.is_latent)
         values = unpack_page(kv_tile.value, kv_tile.first_token, kv_tile.n_tokens, work.value_dim,
                              true, s.matrix);
-    }
-    multiply(values, output_rows(work), kv_tile.n_tokens, s.logits, token_rows, s.output,
-             channel_rows, s.width, true);
+    const uint32_t n_channels =
+        channel_offsets(work.is_latent ? key.channels : kv_tile.value.channels,
+                        work.is_latent ? work.head_dim : work.value_dim, work.value_dim,
+                        values.row_stride, s.width, stored_rows, channel_rows);
+    multiply({values.data, stored_rows, values.k_stride, s.logits, token_rows, s.output,
+              channel_rows, n_channels, kv_tile.n_tokens, s.width, true});
 }
 
 void attend_tile(const WorkTile &work) {
