@@ -43,6 +43,11 @@ LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 #elif defined(__SSE2__)
     typedef short V8 __attribute__((vector_size(16)));
     return in_order(sum + Vi(__builtin_ia32_pmaddwd128(V8(codes), V8(factors))));
+#elif defined(__ARM_NEON)
+    const auto c = int16x8_t(codes);
+    const auto f = int16x8_t(factors);
+    const int32x4_t low = vmull_s16(vget_low_s16(c), vget_low_s16(f));
+    return sum + Vi(vpaddq_s32(low, vmull_high_s16(c, f)));
 #else
     const Vi even = Vi(codes & 0xFFFFu) * ((factors << 16) >> 16);
     return sum + even + Vi(codes >> 16) * (factors >> 16);
