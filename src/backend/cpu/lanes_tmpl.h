@@ -6,12 +6,12 @@
 
 #include "backend/cpu/simd.h"
 
-#include <type_traits>
-
 namespace lk {
 namespace cpu {
 namespace {
 
+// Each 16-bit half of a word has 16 / kBits codes, fields. The bits of a field's number are a row,
+// a half of k and tiles.
 template <uint32_t kBits>
 struct Fields {
     static constexpr uint32_t kSteps = kBits == 8 ? 1 : kBits == 4 ? 2 : kBits == 2 ? 3 : 4;

@@ -160,19 +160,13 @@ LK_INLINE void multiply_raw_masked(const RawProduct &p) {
         multiply_raw_rows<kRows, false>(p);
 }
 
-inline void multiply_raw(RawProduct p, uint32_t n_rows) {
-    for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
-        if (n == 4)
-            multiply_raw_masked<4>(p);
-        else if (n == 2)
-            multiply_raw_masked<2>(p);
-        else
-            multiply_raw_masked<1>(p);
-        p.spread += n * static_cast<uint64_t>(p.spread_stride);
-        p.out += n * static_cast<uint64_t>(p.out_stride);
-        r += n;
-    }
+inline void multiply_raw(const RawProduct &p, uint32_t n_rows) {
+    by_rows<4>(n_rows, [&](auto rows, uint32_t r) {
+        RawProduct block = p;
+        block.spread += r * uint64_t{p.spread_stride};
+        block.out += r * uint64_t{p.out_stride};
+        multiply_raw_masked<decltype(rows)::value>(block);
+    });
 }
 
 // ---- packed ----
@@ -343,21 +337,15 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
 }
 
 template <uint32_t kBits, uint32_t kWords, bool kShared, bool kByTile>
-inline void multiply_keys_of(PackedKeys p, uint32_t n_rows) {
-    for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
-        if (n == 4)
-            multiply_key_rows<kBits, kWords, 4, kShared, kByTile>(p);
-        else if (n == 2)
-            multiply_key_rows<kBits, kWords, 2, kShared, kByTile>(p);
-        else
-            multiply_key_rows<kBits, kWords, 1, kShared, kByTile>(p);
-        p.factors += static_cast<uint64_t>(n) * p.factor_stride;
+inline void multiply_keys_of(const PackedKeys &p, uint32_t n_rows) {
+    by_rows<4>(n_rows, [&](auto rows, uint32_t r) {
+        PackedKeys block = p;
+        block.factors += r * uint64_t{p.factor_stride};
         if (kShared)
-            p.high_factors += static_cast<uint64_t>(n) * p.factor_stride;
-        p.out += n * kKvTileTokens;
-        r += n;
-    }
+            block.high_factors += r * uint64_t{p.factor_stride};
+        block.out += r * kKvTileTokens;
+        multiply_key_rows<kBits, kWords, decltype(rows)::value, kShared, kByTile>(block);
+    });
 }
 
 template <uint32_t kBits, bool kShared>
@@ -474,20 +462,13 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
 }
 
 template <uint32_t kBits, uint32_t kWords>
-inline void multiply_values_of(PackedValues p, uint32_t n_rows) {
-    constexpr uint32_t kMostRows = rows_of_sums(2 * Chunk<kWords>::kSums);
-    for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= kMostRows ? kMostRows : n_rows - r >= 2 ? 2 : 1;
-        if (n == kMostRows)
-            multiply_value_rows<kBits, kWords, kMostRows>(p);
-        else if (n == 2)
-            multiply_value_rows<kBits, kWords, 2>(p);
-        else
-            multiply_value_rows<kBits, kWords, 1>(p);
-        p.factors += static_cast<uint64_t>(n) * p.factor_stride;
-        p.out += n;
-        r += n;
-    }
+inline void multiply_values_of(const PackedValues &p, uint32_t n_rows) {
+    by_rows<rows_of_sums(2 * Chunk<kWords>::kSums)>(n_rows, [&](auto rows, uint32_t r) {
+        PackedValues block = p;
+        block.factors += r * uint64_t{p.factor_stride};
+        block.out += r;
+        multiply_value_rows<kBits, kWords, decltype(rows)::value>(block);
+    });
 }
 
 template <uint32_t kBits>

@@ -152,24 +152,17 @@ LK_INLINE void dot_row_block(const RowProduct &p) {
 }
 
 // n_a: rows of a, taken 4 at a time.
-inline void dot_rows(RowProduct p, uint32_t n_a, uint32_t n_rows) {
-    for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
+inline void dot_rows(const RowProduct &p, uint32_t n_a, uint32_t n_rows) {
+    by_rows<4>(n_rows, [&](auto rows, uint32_t r) {
         RowProduct block = p;
+        block.x += r * uint64_t{p.x_stride};
+        block.out += r * uint64_t{p.out_stride};
         for (uint32_t i = 0; i < n_a; i += 4) {
-            if (n == 4)
-                dot_row_block<4>(block);
-            else if (n == 2)
-                dot_row_block<2>(block);
-            else
-                dot_row_block<1>(block);
+            dot_row_block<decltype(rows)::value>(block);
             block.a += 4 * uint64_t{p.a_stride};
             block.out += 4;
         }
-        p.x += n * uint64_t{p.x_stride};
-        p.out += n * uint64_t{p.out_stride};
-        r += n;
-    }
+    });
 }
 
 }  // namespace

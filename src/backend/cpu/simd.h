@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__AVX2__)
 #if !defined(__clang__)
 // GCC 12's own AVX-512 header passes an undefined vector where nothing of it is kept.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
@@ -50,6 +52,25 @@ template <class V, class T>
 LK_INLINE void store(T *to, V v) {
     std::memcpy(to, &v, sizeof v);
 }
+// Call `call` with 4, 2 or 1 rows as a constant, at most kMost, and the first of them, for all
+// rows.
+template <uint32_t kMost, class Call>
+LK_INLINE void by_rows(uint32_t n_rows, Call call) {
+    for (uint32_t r = 0; r < n_rows;) {
+        const uint32_t rest = n_rows - r;
+        if (kMost >= 4 && rest >= 4) {
+            call(std::integral_constant<uint32_t, 4>(), r);
+            r += 4;
+        } else if (kMost >= 2 && rest >= 2) {
+            call(std::integral_constant<uint32_t, 2>(), r);
+            r += 2;
+        } else {
+            call(std::integral_constant<uint32_t, 1>(), r);
+            r += 1;
+        }
+    }
+}
+
 // What the pointer points to is loaded after this: a compiler that loads it before the loop around
 // keeps more vectors than there are registers, on the stack.
 template <class T>
