@@ -67,7 +67,7 @@ LK_INLINE uint32_t parameter_position(uint32_t stored) {
     return (stored & ~15u) | LK_K_ORDER(stored & 15u);
 }
 
-// The same of keys with shared channels: `low` for bit 0 of every field, `high` for bit 1, which of
+// As fold_ranges(), of keys with shared channels: `low` for bit 0 of every field, `high` for bit 1, which of
 // a partner is the highest bit of its outlier's code.
 inline Folded fold_shared(const PageView &view, const float *values, const DecodeState &s,
                           uint16_t *low, uint16_t *high) {
@@ -143,7 +143,8 @@ LK_INLINE void spread_strip(const PageView &view, const uint16_t *factors, uint3
     });
 }
 
-// Of strips [first, end); `high`: what bit 1 of shared channels has.
+// A row's factors of strips [first, end), and those of bit 1 of shared channels or bit 2 of 3-bit
+// codes.
 inline void spread_row(const WorkTile &work, const PageView &view, uint32_t row, uint32_t first,
                        uint32_t end, const DecodeState &s) {
     const uint64_t from = uint64_t{row} * kTokenGroups * work.head_dim;

@@ -13,11 +13,6 @@ namespace cpu {
 namespace {
 
 LK_INLINE float step_of(uint32_t bits) { return 1.0f / static_cast<float>((1u << bits) - 1); }
-LK_INLINE uint32_t load_u32(const uint8_t *from) {
-    uint32_t word;
-    std::memcpy(&word, from, sizeof word);
-    return word;
-}
 
 // Parameters [n] as floats; n is a multiple of 16.
 LK_INLINE void load_parameters(const PageView &view, const uint8_t *array, uint32_t first,
@@ -175,7 +170,7 @@ inline void unpack_strip(const PageBytes &page, const StripView &at, const Strip
                               static_cast<float>(1u << low_bits), scale, to);
 }
 
-// Pairs of shared ordered hold a 1-bit code | high bit << 1, and the low bits of a 3-bit code.
+// Pairs of shared channels hold a 1-bit code | high bit << 1, and the low bits of a 3-bit code.
 inline void split_pairs(const PageView &view, float *keys) {
     for (uint32_t t = 0; t < view.page_tokens; ++t)
         for (uint32_t i = 0; i < view.n_shared; ++i) {
