@@ -67,8 +67,8 @@ LK_INLINE uint32_t parameter_position(uint32_t stored) {
     return (stored & ~15u) | LK_K_ORDER(stored & 15u);
 }
 
-// As fold_ranges(), of keys with shared channels: `low` for bit 0 of every field, `high` for bit 1, which of
-// a partner is the highest bit of its outlier's code.
+// As fold_ranges(), of keys with shared channels: `low` for bit 0 of every field, `high` for bit 1,
+// which of a partner is the highest bit of its outlier's code.
 inline Folded fold_shared(const PageView &view, const float *values, const DecodeState &s,
                           uint16_t *low, uint16_t *high) {
     const uint32_t n = view.head_dim;
@@ -111,10 +111,14 @@ inline void load_key_group(const PageBytes &page, uint32_t group, const DecodeSt
     }
 }
 
+// Do all tokens have the same factors?
+LK_INLINE bool is_one_group(const PageView &view) {
+    return view.is_per_token || view.n_groups == 1;
+}
+
 // Words of a row's factors in one strip, and between strips.
 LK_INLINE uint32_t strip_words(const PageView &view) {
-    return view.is_per_token || view.n_groups == 1 ? 2 * kChunkWords
-                                                   : kKeyVectors * 2 * kChunkWords;
+    return (is_one_group(view) ? 1 : kKeyVectors) * 2 * kChunkWords;
 }
 
 // One row's factors of a strip in the words of a plane of kBits, [vector][tile bits][k part][lane]
@@ -125,8 +129,8 @@ LK_INLINE void spread_strip(const PageView &view, const uint16_t *factors, uint3
                             uint32_t *words) {
     with_lane_words<kBits>(view.page_tokens, [&](auto constant) {
         constexpr uint32_t kWords = decltype(constant)::value;
-        if (view.is_per_token || view.n_groups == 1) {
-            spread_factors<kBits, kWords>(factors, 0, words);
+        if (is_one_group(view)) {
+            spread_factors<kBits, kWords>(factors, nullptr, words);
             return;
         }
         const uint32_t n_vectors = kWords < 4 ? 1 : view.page_tokens * kBits / 256;
@@ -184,7 +188,6 @@ inline KeySums multiply_key_strips(const WorkTile &work, const KvTile &kv_tile, 
                                    uint32_t end, const DecodeState &s) {
     const PageView &view = *kv_tile.key.view;
     const uint32_t stride = strip_words(view);
-    const bool is_one_group = view.is_per_token || view.n_groups == 1;
     KeySums has = {};
     for (uint32_t run_end = first; first < end; first = run_end) {
         const StripView &at = view.strips[first];
@@ -202,7 +205,7 @@ inline KeySums multiply_key_strips(const WorkTile &work, const KvTile &kv_tile, 
                            shared ? high : nullptr,
                            view.n_strips * stride,
                            stride,
-                           is_one_group ? 0 : view.group,
+                           is_one_group(view) ? 0 : view.group,
                            s.sums,
                            has.low};
         multiply_packed_keys(keys, LK_LOW_BITS(at.bits), work.n_rows);

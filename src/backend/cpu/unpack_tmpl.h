@@ -207,6 +207,7 @@ inline void load_key_scale(const PageBytes &page, uint32_t strip, StripScale *sc
         scale->first[tile] = tile * 16 / view.group * 16;
 }
 
+// Of the strip's channel group and width.
 inline void load_value_scale(const PageBytes &page, uint32_t strip, StripScale *scale) {
     const PageView &view = *page.view;
     const uint32_t group = strip * 16 / view.group;
@@ -288,9 +289,11 @@ inline Matrix unpack_page(const PageBytes &page, uint32_t first_token, uint32_t 
             unpack_raw_strip(page, strip, first_token, n_tiles, to);
             continue;
         }
-        if (is_scaled && is_value)
+        const bool is_next =
+            strip * 16 % view.group == 0 || view.strips[strip].bits != view.strips[strip - 1].bits;
+        if (is_value && is_next)
             load_value_scale(page, strip, &scale);
-        else if (is_scaled)
+        else if (!is_value && is_scaled)
             load_key_scale(page, strip, &scale);
         unpack_strip(page, view.strips[strip], scale, to);
     }
