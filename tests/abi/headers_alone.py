@@ -15,7 +15,7 @@ JOBS = 2
 TEMPLATES = {'shaders/decode/products.glsl', 'shaders/decode/teams.glsl', 'shaders/pack/keys.glsl',
              'shaders/pack/new_tokens.glsl'}
 # What a file that is compiled defines before its first include.
-SIMD = ['-DLK_SIMD_WIDTH=4', '-DLK_SIMD_TILE_VECTORS=2', '-DLK_SIMD_NATIVE_ROWS=2', '-Wno-psabi']
+SIMD = ['-DLK_SIMD_WIDTH=4', '-DLK_SIMD_TILE_VECTORS=2', '-DLK_SIMD_SUMS=8', '-Wno-psabi']
 MATRIX = ['-DLK_SUBGROUPS', '-DLK_MATRIX']
 FORMS = ['-DLK_FORMS']
 SLOTS = ['-DLK_SUBGROUPS', '-DLK_SLOTS']
