@@ -271,37 +271,43 @@ LK_INLINE void add_logits(Vi4 *folded, uint32_t first_word, uint32_t sum, bool a
     }
 }
 
-// Sums of a chunk's fields from kFirst on, as many at once as registers have sums.
-template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, bool kByTile,
-          uint32_t kFirst>
-LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g,
+// How many sums of a chunk's fields registers have at once.
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows>
+constexpr uint32_t fields_at_once() {
+    const uint32_t most = LK_SIMD_SUMS / (kRows * Chunk<kWords>::kSums);
+    return most > Fields<kBits>::kSums ? Fields<kBits>::kSums : most ? most : 1;
+}
+
+// Sums of a chunk's fields from `first` on, as many as registers have at once.
+template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, bool kByTile>
+LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g, uint32_t first,
                               Vi4 (*folded)[Fields<kBits>::kSums][8]) {
     using F = Fields<kBits>;
     using C = Chunk<kWords>;
-    constexpr uint32_t kMost = LK_SIMD_SUMS / (kRows * C::kSums);
-    constexpr uint32_t kFields =
-        kMost < F::kSums - kFirst ? (kMost ? kMost : 1) : F::kSums - kFirst;
+    constexpr uint32_t kFields = fields_at_once<kBits, kWords, kRows>();
     constexpr uint32_t kTileWords = kByTile ? 2 * kChunkWords : 0;
     const uint32_t vector_stride = p.group ? (kByTile ? F::kTileBits : 1) * 2 * kChunkWords : 0;
+    // The fields of a part of the sums follow each other, so one shift by a variable suffices.
+    const uint32_t shift = kFields < F::kSums ? kBits * F::field_of(first) : 0;
+    const uint64_t first_at = v * vector_stride + first % F::kTileBits * kTileWords;
     Vi sums[kFields][kRows][C::kSums] = {};
     for (uint32_t s = 0; s < p.n_strips; ++s) {
         const uint8_t *chunk =
             p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * (64ull / C::kRows);
-        const uint64_t at = s * uint64_t{p.strip_stride} + v * vector_stride;
+        const uint64_t at = s * uint64_t{p.strip_stride} + first_at;
 #pragma GCC unroll 4
         for (uint32_t u = 0; u < kChunkVectors; ++u) {
-            const Vu words = load<Vu>(chunk + u * kWidth * 4);
+            const Vu words = load<Vu>(chunk + u * kWidth * 4) >> shift;
 #pragma GCC unroll 2
             for (uint32_t part = 0; part < (F::kKBit ? 2 : 1); ++part) {
                 const uint64_t position = at + part * kChunkWords + u * kWidth;
 #pragma GCC unroll 8
                 for (uint32_t i = 0; i < kFields; ++i) {
-                    const Vu codes =
-                        take_field<kBits>(words, F::field_of(kFirst + i) | part * F::kKBit);
+                    const Vu codes = take_field<kBits>(words, F::field_of(i) | part * F::kKBit);
 #pragma GCC unroll 4
                     for (uint32_t r = 0; r < kRows; ++r) {
                         const uint64_t from = position + r * uint64_t{p.factor_stride} +
-                                              (kFirst + i) % F::kTileBits * kTileWords;
+                                              i % F::kTileBits * kTileWords;
                         Vi &own = sums[i][r][C::sum_of(u)];
                         own = dot_pairs(own, kShared ? codes & 0x10001u : codes,
                                         load<Vi>(p.factors + from));
@@ -316,9 +322,7 @@ LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g,
     for (uint32_t i = 0; i < kFields; ++i)
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < kRows; ++r)
-            fold_rows<kWords>(sums[i][r], folded[r][kFirst + i] + g);
-    if constexpr (kFirst + kFields < F::kSums)
-        sum_key_fields<kBits, kWords, kRows, kShared, kByTile, kFirst + kFields>(p, v, g, folded);
+            fold_rows<kWords>(sums[i][r], folded[r][first + i] + g);
 }
 
 template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, bool kByTile>
@@ -328,7 +332,9 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
     for (uint32_t v = 0; v < n_vectors; ++v) {
         Vi4 folded[kRows][F::kSums][8];
         for (uint32_t g = 0; g < 8; g += Chunk<kWords>::kRows)
-            sum_key_fields<kBits, kWords, kRows, kShared, kByTile, 0>(p, v, g, folded);
+            for (uint32_t first = 0; first < F::kSums;
+                 first += fields_at_once<kBits, kWords, kRows>())
+                sum_key_fields<kBits, kWords, kRows, kShared, kByTile>(p, v, g, first, folded);
         for (uint32_t r = 0; r < kRows; ++r)
             for (uint32_t sum = 0; sum < F::kSums; ++sum)
                 add_logits<kBits, kWords>(folded[r][sum], 4 * v, sum, p.add,

@@ -36,19 +36,23 @@ double time_host(const std::function<void()> &work) {
     return seconds_since(start);
 }
 
-Json to_json(const BenchRow &row, const std::string &copy_name) {
-    return {{"plan", row.plan},
-            {"tokens", row.n_tokens},
-            {"batch", row.batch},
-            {"median_s", row.time.median_s},
-            {"quartile_low_s", row.time.low_s},
-            {"quartile_high_s", row.time.high_s},
-            {"bits_per_value", row.bits_per_value},
-            {"cache_bytes", row.cache_bytes},
-            {"bytes_per_s", row.bytes_per_s()},
-            {copy_name + "_bytes_per_s", row.copy_bytes_per_s},
-            {"share_of_" + copy_name, row.share_of_copy()},
-            {"speed_over_fp16", row.speedup}};
+Json to_json(const BenchRow &row, const BenchOptions &options, const std::string &copy_name) {
+    Json json = {{"plan", row.plan},
+                 {"tokens", row.n_tokens},
+                 {"batch", row.batch},
+                 {"new_tokens", row.n_new},
+                 {"median_s", row.time.median_s},
+                 {"quartile_low_s", row.time.low_s},
+                 {"quartile_high_s", row.time.high_s},
+                 {"bits_per_value", row.bits_per_value},
+                 {options.pack ? "fp16_bytes" : "cache_bytes", row.cache_bytes},
+                 {"bytes_per_s", row.bytes_per_s()},
+                 {copy_name + "_bytes_per_s", row.copy_bytes_per_s},
+                 {"share_of_" + copy_name, row.share_of_copy()},
+                 {"speed_over_fp16", row.speedup}};
+    if (!options.pack)
+        json["flop_per_s"] = row.flops / row.time.median_s;
+    return json;
 }
 
 Json to_json(const BenchOptions &options) {
@@ -61,8 +65,35 @@ Json to_json(const BenchOptions &options) {
             {"value_dim", options.shape.output_dim()},
             {"latent", options.shape.is_latent},
             {"repeats", options.n_repeats},
+            {"measured", options.pack ? "append" : "attend"},
             {"mask", options.mask},
             {"rows", Json::array()}};
+}
+
+std::uint32_t longest_step(const BenchOptions &options) {
+    const std::uint32_t batch = *std::max_element(options.batches.begin(), options.batches.end());
+    std::uint64_t n_new = *std::max_element(options.new_tokens.begin(), options.new_tokens.end());
+    if (options.pack)
+        n_new = *std::max_element(options.tokens.begin(), options.tokens.end());
+    return static_cast<std::uint32_t>(std::max<std::uint64_t>(kFillTokens, n_new * batch));
+}
+
+// Both products, causal.
+double attend_flops(const Shape &shape, const BenchRow &row) {
+    const double n_keys = static_cast<double>(row.n_tokens) + (double{1} + row.n_new) / 2;
+    return 2.0 * shape.n_query_heads * (shape.head_dim + shape.output_dim()) * row.batch *
+           row.n_new * n_keys;
+}
+
+std::uint64_t appended_bytes(const Shape &shape, const BenchRow &row) {
+    return kHalfBytes * row.batch * row.n_new * shape.n_kv_heads *
+           (shape.head_dim + shape.stored_value_dim());
+}
+
+double bits_per_value(const lk_plan *plan) {
+    lk_plan_size size = llama::initialised(lk_plan_size_init);
+    llama::check(lk_plan_bytes(plan, kFillTokens, 1, kFillTokens, &size));
+    return size.bits_per_value;
 }
 
 std::string format_shape(const Shape &shape) {
@@ -181,6 +212,8 @@ constexpr char kFooter[] =
     "Examples:\n"
     "  lowkey bench\n"
     "  lowkey bench --threads 1 --tokens 8192,32768 --plans fp16,kitty-pro --json\n"
+    "  lowkey bench --prefill --plans fp16,kitty-pro\n"
+    "  lowkey bench --pack --tokens 8192\n"
     "  lowkey bench --device cuda --tokens 131072 --new-tokens 1,4,16,64 --graph\n"
     "  lowkey bench --plans plan.json --tokens 128K\n"
     "  lowkey bench --device cuda --pack --tokens 131072\n"
@@ -199,9 +232,9 @@ constexpr char kFooter[] =
     "by reading a large buffer, unless --warm. Times are medians; GB/s counts the codes,\n"
     "ranges, minima and recent tokens that a pass reads, and is compared with a copy in the\n"
     "same run (its read and written bytes together). 1 GB = 10^9 bytes.\n"
+    "--pack times lk_append of a prompt instead; its GB/s counts keys and values at FP16.\n"
     "On a GPU times are between two points of its queue, and each pass is also compared with a\n"
-    "kernel that only loads as many bytes. --pack times lk_append of a prompt instead; its GB/s\n"
-    "counts keys and values at FP16. --shrink times lk_cache_shrink from rung to rung, and\n"
+    "kernel that only loads as many bytes. --shrink times lk_cache_shrink from rung to rung, and\n"
     "lk_step_begin after 32768 tokens where every block needs bytes of older pages.\n"
     "--generation adds one token after the other, from FP16 pages on, under the budget that they\n"
     "all need at 4 bits, and tells which part of the time lk_step_begin takes for that. --search\n"
@@ -227,18 +260,6 @@ int run_bench(const BenchOptions &options) {
     }
 }
 
-// The options that the CPU does not have.
-std::vector<CLI::Option *> add_gpu(CLI::App &command, BenchOptions &options) {
-    return {command
-                .add_option("--new-tokens", options.new_tokens,
-                            "new tokens of each sequence, one or more (GPU)")
-                ->capture_default_str()
-                ->delimiter(',')
-                ->check(CLI::Range(1u, 65536u)),
-            command.add_flag("--pack", options.pack, "time packing instead (GPU)"),
-            command.add_flag("--prefill", options.prefill, "2048 new tokens (GPU)")};
-}
-
 }  // namespace
 
 void add_bench(CLI::App &app, int &exit_code) {
@@ -248,9 +269,18 @@ void add_bench(CLI::App &app, int &exit_code) {
     const auto options = std::make_shared<BenchOptions>();
     options->device.add_to(*command);
     add_shape(*command, *options);
+    command
+        ->add_option("--new-tokens", options->new_tokens,
+                     "new tokens of each sequence, one or more")
+        ->capture_default_str()
+        ->delimiter(',')
+        ->check(CLI::Range(1u, 65536u));
+    command->add_flag("--prefill", options->prefill, "2048 new tokens");
+    command->add_flag("--pack", options->pack, "time packing instead");
     const CLI::Option *repeats =
         command
-            ->add_option("--repeats", options->n_repeats, "samples per row; with --bindings 2000")
+            ->add_option("--repeats", options->n_repeats,
+                         "samples per row; with --bindings 2000, with --prefill on the CPU 3")
             ->capture_default_str()
             ->check(CLI::Range(3u, 100000u));
     command
@@ -282,18 +312,14 @@ void add_bench(CLI::App &app, int &exit_code) {
         ->check(CLI::ExistingDirectory);
     command->add_flag("--warm", options->warm, "do not flush the caches between samples");
     command->add_flag("--json", options->json, "print JSON");
-    const std::vector<CLI::Option *> gpu_options = add_gpu(*command, *options);
     command->add_flag("--graph", options->graph, "time captured graphs too (CUDA)");
     command
         ->add_option("--mask", options->mask,
                      "do not use these: no-float16, no-subgroup, no-cooperative-matrix (Vulkan)")
         ->delimiter(',')
         ->check(CLI::IsMember({"no-float16", "no-subgroup", "no-cooperative-matrix"}));
-    command->callback([options, gpu_options, repeats, &exit_code] {
+    command->callback([options, repeats, &exit_code] {
         const lk_backend backend = options->device.backend();
-        for (const CLI::Option *option : gpu_options)
-            if (option->count() != 0 && backend == LK_BACKEND_CPU)
-                throw UsageError(option->get_name() + " needs --device cuda or vulkan");
         if (options->graph && backend != LK_BACKEND_CUDA)
             throw UsageError("--graph needs --device cuda");
         if (!options->mask.empty() && backend != LK_BACKEND_VULKAN)
@@ -303,8 +329,11 @@ void add_bench(CLI::App &app, int &exit_code) {
         take_shape(*options);
         if (!options->snapshot.empty() && backend != LK_BACKEND_CPU)
             throw UsageError("--snapshot needs --device cpu");
-        if (options->prefill)
+        if (options->prefill) {
             options->new_tokens = {2048};
+            if (backend == LK_BACKEND_CPU && repeats->count() == 0)
+                options->n_repeats = kPrefillRepeats;
+        }
         if (!options->bindings.empty()) {
             if (repeats->count() == 0)
                 options->n_repeats = kBindingSteps;

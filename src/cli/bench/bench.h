@@ -17,6 +17,7 @@
 namespace cli {
 
 constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;  // of a cache that is timed
+constexpr std::uint64_t kHalfBytes = 2;                        // of an FP16 number
 
 struct BenchOptions {
     DeviceOptions device;
@@ -32,15 +33,14 @@ struct BenchOptions {
     std::vector<double> mix;          // percent of chunks: low, middle, high; next to plans
     std::uint32_t chunk_tokens = 32;  // with a mix
     bool times_requests = false;      // next to attention, the search and the classes of a request
-    // GPUs alone
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
+    bool prefill = false;                         // 2048 of them
     bool pack = false;
-    bool shrink = false;           // the CPU too
+    bool shrink = false;
     std::uint64_t generation = 0;  // with shrink: tokens that are generated under a budget
-    bool search = false;           // likewise
+    bool search = false;
     std::uint32_t n_chunks = 4096;
     std::uint32_t n_channels = 768;  // of an embedding
-    bool prefill = false;
     bool graph = false;             // CUDA alone
     std::vector<std::string> mask;  // features that are not used; Vulkan alone
 };
@@ -79,6 +79,7 @@ struct BenchRow {
     std::uint64_t cache_bytes = 0;  // codes, ranges, minima and recent tokens
     double copy_bytes_per_s = 0;
     double speedup = 0;  // over fp16 in the same group, 0 when fp16 is not among the plans
+    double flops = 0;    // of attention
 
     double bytes_per_s() const { return static_cast<double>(cache_bytes) / time.median_s; }
     double tokens_per_s() const { return static_cast<double>(batch) * n_new / time.median_s; }
@@ -86,8 +87,15 @@ struct BenchRow {
 };
 
 // copy_name: what copies at copy_bytes_per_s.
-Json to_json(const BenchRow &row, const std::string &copy_name);
+Json to_json(const BenchRow &row, const BenchOptions &options, const std::string &copy_name);
 Json to_json(const BenchOptions &options);
+// Tokens of the longest step of the run, over all sequences.
+std::uint32_t longest_step(const BenchOptions &options);
+// What attention of row.n_new tokens of each sequence multiplies and adds.
+double attend_flops(const Shape &shape, const BenchRow &row);
+// What packing reads: keys and values of row.n_new tokens of each sequence at FP16.
+std::uint64_t appended_bytes(const Shape &shape, const BenchRow &row);
+double bits_per_value(const lk_plan *plan);
 std::string format_percent(double share);
 // "32 query heads, 8 KV heads, head_dim 128".
 std::string format_shape(const Shape &shape);
@@ -99,6 +107,7 @@ constexpr std::uint32_t kFillTokens = 2048;  // of a step that fills a cache
 constexpr std::uint64_t kBenchSeed = 7;
 constexpr std::uint32_t kWarmUps = 2;  // samples that are not counted
 constexpr std::uint32_t kBindingSteps = 2000;
+constexpr std::uint32_t kPrefillRepeats = 3;  // on a CPU, where a sample takes seconds
 
 // Where shrinking is measured. time() gives the seconds of work to its end.
 struct ShrinkPlace {

@@ -1,4 +1,4 @@
-// Decode attention on the CPU.
+// Attention and packing on the CPU.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -110,26 +110,70 @@ void fill(SyntheticCache &cache, const Subject &subject, const Shape &shape,
     }
 }
 
-// Times lk_attend of one new token of each sequence; the step is dropped, so every sample has the
-// same cache.
-Timing time_decode(SyntheticCache &cache, const Shape &shape, const BenchOptions &options,
-                   Flusher &flusher) {
-    llama::Random random(kBenchSeed + 1);
-    StepData data(shape, cache.n_sequences(), random);
-    StepResult result;
+// Times `work` in a step, after `before`; the step is dropped, so every sample has the same cache.
+Timing time_step(SyntheticCache &cache, std::uint32_t n_new, const BenchOptions &options,
+                 Flusher &flusher, const std::function<void()> &before,
+                 const std::function<void()> &work) {
     std::vector<double> samples;
     for (std::uint32_t i = 0; i < options.n_repeats + kWarmUps; ++i) {
-        cache.begin(1);
-        cache.append(data);
+        cache.begin(n_new);
+        before();
         if (!options.warm)
             flusher.flush();
-        const auto start = Clock::now();
-        cache.attend(data, result);
+        const double seconds = time_host(work);
         if (i >= kWarmUps)
-            samples.push_back(seconds_since(start));
+            samples.push_back(seconds);
         cache.discard();
     }
     return summarise(samples);
+}
+
+// lk_attend of n_new tokens of each sequence.
+Timing time_attend(SyntheticCache &cache, std::uint32_t n_new, const BenchOptions &options,
+                   Flusher &flusher) {
+    llama::Random random(kBenchSeed + 1);
+    StepData data(options.shape, cache.n_sequences() * n_new, random);
+    StepResult result;
+    return time_step(
+        cache, n_new, options, flusher, [&] { cache.append(data); },
+        [&] { cache.attend(data, result); });
+}
+
+// FP16 numbers [n_tokens][n_heads][head_dim], random and repeating.
+class HostHalves {
+  public:
+    HostHalves(std::uint64_t n_tokens, std::uint32_t n_heads, std::uint32_t head_dim,
+               bool has_large_channels, llama::Random &random)
+        : words_(random_halves(kFillTokens * std::size_t{n_heads} * head_dim, head_dim,
+                               has_large_channels, random)),
+          tensor_(llama::initialised(lk_tensor_init)) {
+        const std::size_t n_drawn = words_.size();
+        words_.resize(n_tokens * n_heads * head_dim);
+        for (std::size_t i = n_drawn; i < words_.size(); i += n_drawn)
+            std::copy_n(words_.begin(), std::min(n_drawn, words_.size() - i), words_.begin() + i);
+        tensor_.memory = LK_MEMORY_HOST;
+        tensor_.data = words_.data();
+        tensor_.dtype = LK_F16;
+        tensor_.token_stride = std::int64_t{n_heads} * head_dim;
+        tensor_.head_stride = head_dim;
+    }
+    const lk_tensor &view() const { return tensor_; }
+
+  private:
+    std::vector<std::uint16_t> words_;
+    lk_tensor tensor_;
+};
+
+// lk_append of a prompt of each sequence.
+Timing time_append(SyntheticCache &cache, std::uint32_t n_new, const BenchOptions &options,
+                   Flusher &flusher) {
+    const Shape &shape = options.shape;
+    const std::uint64_t n_tokens = std::uint64_t{cache.n_sequences()} * n_new;
+    llama::Random random(kBenchSeed);
+    const HostHalves k(n_tokens, shape.n_kv_heads, shape.head_dim, true, random);
+    const HostHalves v(n_tokens, shape.n_kv_heads, shape.output_dim(), false, random);
+    return time_step(
+        cache, n_new, options, flusher, [] {}, [&] { cache.append(k.view(), v.view()); });
 }
 
 // memory holds what is put.
@@ -150,33 +194,67 @@ SearchPlace search_place(lk_context *context, const BenchOptions &options, Flush
     return {context, nullptr, put, time, 0};
 }
 
-BenchRow bench_subject(const BenchOptions &options, const Subject &subject, std::uint32_t batch,
-                       std::uint64_t n_tokens, std::uint32_t n_threads, Flusher &flusher) {
-    DeviceOptions device = options.device;
-    device.n_threads = n_threads;
-    const llama::ContextHandle context = device.open();
-    const Shape &shape = options.shape;
-    lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(subject.plan.get(), n_tokens, 1, kFillTokens, &size));
+// A cache of one layer, on so many threads.
+struct CpuCache {
+    CpuCache(const BenchOptions &options, const Subject &subject, std::uint32_t batch,
+             std::uint64_t n_tokens, std::uint32_t n_threads)
+        : context(with_threads(options.device, n_threads).open()),
+          cache(context.get(), space, subject.plan.get(), options.shape,
+                {n_tokens, longest_step(options), batch}) {}
+
+    static DeviceOptions with_threads(DeviceOptions device, std::uint32_t n_threads) {
+        device.n_threads = n_threads;
+        return device;
+    }
+
+    llama::ContextHandle context;
     llama::HostSpace space;
-    SyntheticCache cache(context.get(), space, subject.plan.get(), shape,
-                         {n_tokens + 1, kFillTokens, batch});
-    BenchRow row;
+    SyntheticCache cache;
+};
+
+std::vector<BenchRow> bench_attend(const BenchOptions &options, const Subject &subject,
+                                   std::uint32_t batch, std::uint64_t n_tokens,
+                                   std::uint32_t n_threads, Flusher &flusher) {
+    CpuCache own(options, subject, batch, n_tokens, n_threads);
+    SyntheticCache &cache = own.cache;
+    const Shape &shape = options.shape;
+    double assign_s = 0;
     if (options.times_requests)
-        row.assign_s = time_classes(
+        assign_s = time_classes(
             cache, subject, n_tokens, [&] { fill_one(cache, 0, subject, shape, n_tokens); }, [] {});
     fill(cache, subject, shape, n_tokens);
-    row.n_tokens = n_tokens;
-    row.n_threads = n_threads;
-    row.bits_per_value = size.bits_per_value;
-    row.time = time_decode(cache, shape, options, flusher);
-    describe(cache, subject, row);
-    if (options.times_requests && row.chunks.n() != 0) {
-        std::vector<std::vector<std::uint16_t>> memory;
-        row.search_s = time_search(options, search_place(context.get(), options, flusher, memory),
-                                   row.chunks.n() / batch);
+    std::vector<BenchRow> rows;
+    for (const std::uint32_t n_new : options.new_tokens) {
+        BenchRow row;
+        row.n_tokens = n_tokens;
+        row.n_new = n_new;
+        row.assign_s = assign_s;
+        row.time = time_attend(cache, n_new, options, flusher);
+        describe(cache, subject, row);
+        row.flops = attend_flops(shape, row);
+        rows.push_back(row);
     }
-    return row;
+    if (options.times_requests && rows[0].chunks.n() != 0) {
+        std::vector<std::vector<std::uint16_t>> memory;
+        rows[0].search_s =
+            time_search(options, search_place(own.context.get(), options, flusher, memory),
+                        rows[0].chunks.n() / batch);
+    }
+    return rows;
+}
+
+// A prompt that is packed while it is appended.
+std::vector<BenchRow> bench_pack(const BenchOptions &options, const Subject &subject,
+                                 std::uint32_t batch, std::uint64_t n_tokens,
+                                 std::uint32_t n_threads, Flusher &flusher) {
+    CpuCache own(options, subject, batch, 1, n_threads);
+    BenchRow row;
+    row.n_tokens = n_tokens;
+    row.n_new = static_cast<std::uint32_t>(n_tokens);
+    row.time = time_append(own.cache, row.n_new, options, flusher);
+    describe(own.cache, subject, row);
+    row.cache_bytes = appended_bytes(options.shape, row);
+    return {row};
 }
 
 std::vector<std::uint32_t> thread_counts(const BenchOptions &options) {
@@ -197,15 +275,21 @@ std::vector<BenchRow> bench_all(const BenchOptions &options) {
     std::vector<BenchRow> rows;
     const auto bench_group = [&](std::uint32_t n_threads, std::uint64_t n_tokens,
                                  std::uint32_t batch, double copy) {
-        double fp16_s = 0;
+        std::vector<BenchRow> fp16;
         for (const Subject &subject : subjects) {
             progress.step(subject.name + ", " + std::to_string(n_threads) + " threads");
-            BenchRow row = bench_subject(options, subject, batch, n_tokens, n_threads, flusher);
-            if (row.plan == "fp16")
-                fp16_s = row.time.median_s;
-            row.copy_bytes_per_s = copy;
-            row.speedup = fp16_s / row.time.median_s;
-            rows.push_back(row);
+            const auto bench = options.pack ? bench_pack : bench_attend;
+            std::vector<BenchRow> own =
+                bench(options, subject, batch, n_tokens, n_threads, flusher);
+            if (subject.name == "fp16")
+                fp16 = own;
+            for (std::size_t i = 0; i < own.size(); ++i) {
+                own[i].n_threads = n_threads;
+                own[i].bits_per_value = bits_per_value(subject.plan.get());
+                own[i].copy_bytes_per_s = copy;
+                own[i].speedup = fp16.empty() ? 0 : fp16[i].time.median_s / own[i].time.median_s;
+                rows.push_back(own[i]);
+            }
         }
     };
     for (const std::uint32_t n_threads : threads) {
@@ -220,7 +304,7 @@ std::vector<BenchRow> bench_all(const BenchOptions &options) {
 Json to_json(const std::vector<BenchRow> &rows, const BenchOptions &options) {
     Json json = to_json(options);
     for (const BenchRow &row : rows) {
-        Json one = to_json(row, "memcpy");
+        Json one = to_json(row, options, "memcpy");
         one["threads"] = row.n_threads;
         one["tokens_per_s"] = row.tokens_per_s();
         json["rows"].push_back(std::move(one));
@@ -230,23 +314,58 @@ Json to_json(const std::vector<BenchRow> &rows, const BenchOptions &options) {
     return json;
 }
 
-void print_table(const std::vector<BenchRow> &rows, const BenchOptions &options) {
-    std::printf("decode attention of one layer: %s, %s caches\n\n",
-                format_shape(options.shape).c_str(), options.warm ? "warm" : "cold");
-    Table table({"plan", "threads", "batch", "tokens", "ms", "quartiles", "tokens/s", "KV bytes",
-                 "GB/s", "of memcpy", "x fp16"});
+void print_attend(const std::vector<BenchRow> &rows, const BenchOptions &options) {
+    std::printf("attention of one layer: %s, %s caches\n\n", format_shape(options.shape).c_str(),
+                options.warm ? "warm" : "cold");
+    std::vector<std::string> header = {"plan",     "threads", "batch",     "tokens",
+                                       "new",      "ms",      "quartiles", "tokens/s",
+                                       "KV bytes", "GB/s",    "of memcpy", "x fp16"};
+    if (options.prefill)
+        header.emplace_back("GFLOP/s");
+    Table table(header);
     for (const BenchRow &row : rows) {
+        std::vector<std::string> cells = {row.plan,
+                                          std::to_string(row.n_threads),
+                                          std::to_string(row.batch),
+                                          std::to_string(row.n_tokens),
+                                          std::to_string(row.n_new),
+                                          format_fixed(row.time.median_s * 1e3, 3),
+                                          format_quartiles(row.time, 1e3, 3),
+                                          format_fixed(row.tokens_per_s(), 0),
+                                          format_bytes(static_cast<double>(row.cache_bytes)),
+                                          format_fixed(row.bytes_per_s() / 1e9, 2),
+                                          format_percent(row.share_of_copy()),
+                                          format_speedup(row.speedup)};
+        if (options.prefill)
+            cells.push_back(format_fixed(row.flops / row.time.median_s * 1e-9, 1));
+        table.add(cells);
+    }
+    table.print();
+    if (!options.mix.empty())
+        print_mixes(rows);
+    print_sums(rows);
+}
+
+void print_pack(const std::vector<BenchRow> &rows, const BenchOptions &options) {
+    std::printf("append and pack one layer of a prompt: %u KV heads, head_dim %u, %s caches\n\n",
+                options.shape.n_kv_heads, options.shape.head_dim, options.warm ? "warm" : "cold");
+    Table table({"plan", "threads", "batch", "tokens", "ms", "quartiles", "tokens/s", "FP16 bytes",
+                 "GB/s", "of memcpy", "x fp16"});
+    for (const BenchRow &row : rows)
         table.add({row.plan, std::to_string(row.n_threads), std::to_string(row.batch),
                    std::to_string(row.n_tokens), format_fixed(row.time.median_s * 1e3, 3),
                    format_quartiles(row.time, 1e3, 3), format_fixed(row.tokens_per_s(), 0),
                    format_bytes(static_cast<double>(row.cache_bytes)),
                    format_fixed(row.bytes_per_s() / 1e9, 2), format_percent(row.share_of_copy()),
                    format_speedup(row.speedup)});
-    }
     table.print();
-    if (!options.mix.empty())
-        print_mixes(rows);
-    print_sums(rows);
+}
+
+void print_table(const std::vector<BenchRow> &rows, const BenchOptions &options) {
+    if (options.pack)
+        print_pack(rows, options);
+    else
+        print_attend(rows, options);
     std::printf("\n");
     std::uint32_t seen = 0;
     for (const BenchRow &row : rows) {

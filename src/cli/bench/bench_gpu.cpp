@@ -14,12 +14,9 @@
 namespace cli {
 namespace {
 
-constexpr std::uint64_t kHalfBytes = 2;  // of an FP16 number
-
 struct Row : BenchRow {
-    double load_s = 0;  // of the kernel that only loads as many bytes
-    double open_s = 0;  // of opening the cache and beginning a step, which make kernels
-    double flops = 0;
+    double load_s = 0;       // of the kernel that only loads as many bytes
+    double open_s = 0;       // of opening the cache and beginning a step, which make kernels
     Timing graph = {};       // the same inside a captured graph
     Timing graph_step = {};  // append and attend inside a captured graph
 
@@ -83,11 +80,8 @@ class HalfTensor {
         : memory_(gpu.allocate(n_tokens * n_heads * head_dim * kHalfBytes)),
           tensor_(memory_->tensor()) {
         const std::uint64_t n_drawn = std::min<std::uint64_t>(n_tokens, kFillTokens);
-        std::vector<float> values(n_drawn * n_heads * head_dim);
-        fill_random(values, head_dim, has_large_channels, random);
-        std::vector<std::uint16_t> words(values.size());
-        std::transform(values.begin(), values.end(), words.begin(), half_from_float);
-        gpu.fill(*memory_, words);
+        gpu.fill(*memory_,
+                 random_halves(n_drawn * n_heads * head_dim, head_dim, has_large_channels, random));
         tensor_.dtype = LK_F16;
         tensor_.token_stride = std::int64_t{n_heads} * head_dim;
         tensor_.head_stride = head_dim;
@@ -130,7 +124,7 @@ class GpuBench {
         : options_(options),
           gpu_(gpu),
           meter_(gpu, options),
-          tensors_(gpu, options.shape, step_tokens()),
+          tensors_(gpu, options.shape, longest_step(options)),
           subjects_(subjects_of(options)) {}
 
     void run();
@@ -139,7 +133,6 @@ class GpuBench {
     Json json() const;
 
   private:
-    std::uint64_t step_tokens() const;
     std::unique_ptr<SyntheticCache> make_cache(const Subject &subject, std::uint32_t batch,
                                                std::uint64_t n_tokens);
     void fill_one(SyntheticCache &cache, std::uint32_t sequence, const Subject &subject,
@@ -167,19 +160,9 @@ class GpuBench {
     std::vector<Row> rows_;
 };
 
-// The longest step of the run.
-std::uint64_t GpuBench::step_tokens() const {
-    std::uint64_t n_new = *std::max_element(options_.new_tokens.begin(), options_.new_tokens.end());
-    if (options_.pack)
-        n_new = *std::max_element(options_.tokens.begin(), options_.tokens.end());
-    return std::max<std::uint64_t>(
-        kFillTokens, n_new * *std::max_element(options_.batches.begin(), options_.batches.end()));
-}
-
 std::unique_ptr<SyntheticCache> GpuBench::make_cache(const Subject &subject, std::uint32_t batch,
                                                      std::uint64_t n_tokens) {
-    const CacheLimits limits = {n_tokens, static_cast<std::uint32_t>(step_tokens()), batch,
-                                kSlabBytes};
+    const CacheLimits limits = {n_tokens, longest_step(options_), batch, kSlabBytes};
     return std::make_unique<SyntheticCache>(gpu_.context(), gpu_.space(), subject.plan.get(),
                                             options_.shape, limits);
 }
@@ -243,20 +226,6 @@ void GpuBench::time_graphs(SyntheticCache &cache, Row &row) {
     cache.discard();
 }
 
-double bits_per_value(const lk_plan *plan) {
-    lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(plan, kFillTokens, 1, kFillTokens, &size));
-    return size.bits_per_value;
-}
-
-// Multiplications and additions of both products, causal.
-double attend_flops(const Shape &shape, std::uint32_t n_sequences, std::uint64_t n_tokens,
-                    std::uint32_t n_new) {
-    const double n_keys = static_cast<double>(n_tokens) + (double{1} + n_new) / 2;
-    return 2.0 * shape.n_query_heads * (shape.head_dim + shape.output_dim()) * n_sequences * n_new *
-           n_keys;
-}
-
 std::vector<Row> GpuBench::bench_attend(const Subject &subject, std::uint32_t batch,
                                         std::uint64_t n_tokens) {
     const auto start = Clock::now();
@@ -272,8 +241,9 @@ std::vector<Row> GpuBench::bench_attend(const Subject &subject, std::uint32_t ba
     for (const std::uint32_t n_new : options_.new_tokens) {
         rows.push_back(time_attend(*cache, n_new));
         describe(*cache, subject, rows.back());
+        rows.back().n_tokens = n_tokens;
         rows.back().bits_per_value = bits_per_value(subject.plan.get());
-        rows.back().flops = attend_flops(options_.shape, batch, n_tokens, n_new);
+        rows.back().flops = attend_flops(options_.shape, rows.back());
         rows.back().load_s = meter_.load_s(rows.back().cache_bytes);
         rows.back().assign_s = assign_s;
         rows.back().open_s = open_s;
@@ -289,7 +259,6 @@ std::vector<Row> GpuBench::bench_attend(const Subject &subject, std::uint32_t ba
 // A prompt that is packed while it is appended.
 std::vector<Row> GpuBench::bench_pack(const Subject &subject, std::uint32_t batch,
                                       std::uint64_t n_tokens) {
-    const Shape &shape = options_.shape;
     const std::unique_ptr<SyntheticCache> cache = make_cache(subject, batch, 1);
     Row row;
     row.n_new = static_cast<std::uint32_t>(n_tokens);
@@ -297,8 +266,8 @@ std::vector<Row> GpuBench::bench_pack(const Subject &subject, std::uint32_t batc
                            [&] { cache->append(tensors_.k.view(), tensors_.v.view()); },
                            [&] { cache->discard(); });
     describe(*cache, subject, row);
-    row.cache_bytes = kHalfBytes * batch * n_tokens * shape.n_kv_heads *
-                      (shape.head_dim + shape.stored_value_dim());  // read: keys, values at FP16
+    row.n_tokens = n_tokens;
+    row.cache_bytes = appended_bytes(options_.shape, row);
     row.bits_per_value = bits_per_value(subject.plan.get());
     row.load_s = meter_.load_s(row.cache_bytes);
     return {row};
@@ -322,7 +291,6 @@ void GpuBench::bench_group(std::uint32_t batch, std::uint64_t n_tokens, Progress
         if (subject.name == "fp16")
             fp16 = rows;
         for (std::size_t i = 0; i < rows.size(); ++i) {
-            rows[i].n_tokens = n_tokens;
             rows[i].copy_bytes_per_s = copy_bytes_per_s_;
             rows[i].speedup = fp16.empty() ? 0 : fp16[i].time.median_s / rows[i].time.median_s;
             rows_.push_back(rows[i]);
@@ -332,21 +300,13 @@ void GpuBench::bench_group(std::uint32_t batch, std::uint64_t n_tokens, Progress
 
 Json GpuBench::json() const {
     Json json = to_json(options_);
-    json["measured"] = options_.pack ? "append" : "attend";
     json["empty_kernel_s"] = empty_.median_s;
     for (const Row &row : rows_) {
-        Json one = to_json(row, "copy");
-        if (options_.pack) {
-            one["fp16_bytes"] = row.cache_bytes;
-            one.erase("cache_bytes");
-        }
-        one["new_tokens"] = row.n_new;
+        Json one = to_json(row, options_, "copy");
         one["load_only_s"] = row.load_s;
         one["share_of_load_only"] = row.share_of_load();
-        if (!options_.pack) {
-            one["flop_per_s"] = row.flops / row.time.median_s;
+        if (!options_.pack)
             one["cache_open_s"] = row.open_s;
-        }
         if (row.graph.median_s != 0) {
             one["graph_median_s"] = row.graph.median_s;
             one["graph_append_attend_median_s"] = row.graph_step.median_s;

@@ -41,13 +41,13 @@ Timing time_work(const BenchOptions &options,
 
 // Random numbers as the 16-bit words of a type.
 std::vector<std::uint16_t> draw_words(std::uint64_t n, lk_dtype dtype, llama::Random &random) {
-    std::vector<float> values(n);
-    fill_random(values, static_cast<std::uint32_t>(std::min<std::uint64_t>(n, 128)), false, random);
-    std::vector<std::uint16_t> words(dtype == LK_F16 ? n : 2 * n);
+    const auto n_channels = static_cast<std::uint32_t>(std::min<std::uint64_t>(n, 128));
     if (dtype == LK_F16)
-        std::transform(values.begin(), values.end(), words.begin(), half_from_float);
-    else
-        std::memcpy(words.data(), values.data(), n * sizeof(float));
+        return random_halves(n, n_channels, false, random);
+    std::vector<float> values(n);
+    fill_random(values, n_channels, false, random);
+    std::vector<std::uint16_t> words(2 * n);
+    std::memcpy(words.data(), values.data(), n * sizeof(float));
     return words;
 }
 

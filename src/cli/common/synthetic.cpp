@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/common/synthetic.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace cli {
@@ -26,6 +27,15 @@ void fill_random(std::vector<float> &values, std::uint32_t head_dim, bool has_la
         const bool large = has_large_channels && i % head_dim % kLargeEvery == 3;
         values[i] = draw(random) * (large ? kLargeFactor : 1.0f);
     }
+}
+
+std::vector<std::uint16_t> random_halves(std::size_t count, std::uint32_t head_dim,
+                                         bool has_large_channels, llama::Random &random) {
+    std::vector<float> values(count);
+    fill_random(values, head_dim, has_large_channels, random);
+    std::vector<std::uint16_t> halves(count);
+    std::transform(values.begin(), values.end(), halves.begin(), half_from_float);
+    return halves;
 }
 
 std::uint16_t half_from_float(float value) {

@@ -81,6 +81,10 @@ class SyntheticCache {
 void fill_random(std::vector<float> &values, std::uint32_t head_dim, bool has_large_channels,
                  llama::Random &random);
 
+// As many FP16 numbers, of values as fill_random() makes them.
+std::vector<std::uint16_t> random_halves(std::size_t count, std::uint32_t head_dim,
+                                         bool has_large_channels, llama::Random &random);
+
 // FP16, to the nearest, ties to even; of numbers below 65520.
 std::uint16_t half_from_float(float value);
 
