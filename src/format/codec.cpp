@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/codec.h"
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <numeric>
 
 namespace lk {
 
@@ -124,24 +126,6 @@ void quantize_token(const PageLayout &layout, const RangeRule &rule, PageValues 
                                     at.bits()));
         }
     }
-}
-
-// The n_ranked channels with the highest score, ascending, then the others, ascending.
-void select_channels(const float *scores, uint32_t head_dim, uint32_t n_ranked,
-                     uint8_t *permutation) {
-    bool chosen[LK_MAX_HEAD_DIM] = {};
-    for (uint32_t n = 0; n < n_ranked; ++n) {
-        uint32_t best = head_dim;
-        for (uint32_t c = 0; c < head_dim; ++c)
-            if (!chosen[c] && (best == head_dim || scores[c] > scores[best]))
-                best = c;
-        chosen[best] = true;
-    }
-    uint32_t stored = 0;
-    for (const bool want : {true, false})
-        for (uint32_t c = 0; c < head_dim; ++c)
-            if (chosen[c] == want)
-                store_channel(permutation, head_dim, stored++, c);
 }
 
 // Merge two words whose fields of `bits` bits (each holding a shrunk code at stride 2b) interleave.
@@ -291,13 +275,35 @@ void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t
     }
 }
 
+void rank_by_scores(const float *scores, uint32_t head_dim, uint32_t n_ranked,
+                    uint8_t *permutation) {
+    uint16_t order[LK_MAX_HEAD_DIM];
+    std::iota(order, order + head_dim, uint16_t{0});
+    std::nth_element(order, order + n_ranked, order + head_dim, [&](uint16_t a, uint16_t b) {
+        return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+    });
+    bool chosen[LK_MAX_HEAD_DIM] = {};
+    for (uint32_t i = 0; i < n_ranked; ++i)
+        chosen[order[i]] = true;
+    uint32_t stored = 0;
+    for (const bool want : {true, false})
+        for (uint32_t c = 0; c < head_dim; ++c)
+            if (chosen[c] == want)
+                store_channel(permutation, head_dim, stored++, c);
+}
+
+float query_range_score(uint64_t query_stat, Extremes extremes) {
+    const float range = half_to_float(extremes.high) - half_to_float(extremes.low);
+    return static_cast<float>(query_stat) * range;
+}
+
 void rank_by_key(PageValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
                  uint8_t *permutation) {
     float scores[LK_MAX_HEAD_DIM] = {};
     for (uint32_t token = 0; token < page_tokens; ++token)
         for (uint32_t c = 0; c < head_dim; ++c)
             scores[c] += half_to_float(input.values[token * input.token_stride + c] & 0x7FFFu);
-    select_channels(scores, head_dim, n_ranked, permutation);
+    rank_by_scores(scores, head_dim, n_ranked, permutation);
 }
 
 void rank_by_query_range(PageValues input, uint32_t head_dim, uint32_t page_tokens,
@@ -305,10 +311,9 @@ void rank_by_query_range(PageValues input, uint32_t head_dim, uint32_t page_toke
     float scores[LK_MAX_HEAD_DIM];
     for (uint32_t c = 0; c < head_dim; ++c) {
         const Extremes e = extremes(input.values + c, input.token_stride, page_tokens);
-        const float range = half_to_float(e.high) - half_to_float(e.low);
-        scores[c] = static_cast<float>(query_stats[c]) * range;
+        scores[c] = query_range_score(query_stats[c], e);
     }
-    select_channels(scores, head_dim, n_ranked, permutation);
+    rank_by_scores(scores, head_dim, n_ranked, permutation);
 }
 
 void shrink_strip(uint32_t *words, uint32_t page_tokens, uint32_t bits) {

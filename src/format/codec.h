@@ -105,6 +105,12 @@ void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t
                  const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values,
                  uint64_t token_stride);
 
+// Order channels for a page that boosts n_ranked of them: those with the highest scores ascending,
+// then the others ascending. permutation: permutation_bytes(head_dim). Ties go to the lower channel.
+void rank_by_scores(const float *scores, uint32_t head_dim, uint32_t n_ranked,
+                    uint8_t *permutation);
+// RN32(RN32(query_stat) * RN32(high - low)), of a channel whose values these are the extremes of.
+float query_range_score(uint64_t query_stat, Extremes extremes);
 // Order channels for a page that boosts n_ranked of them: the boosted channels ascending, then the
 // others ascending. permutation: permutation_bytes(head_dim). Ties go to the lower channel.
 // By the sum of |K| over the page, FP32 in token order (Kitty):

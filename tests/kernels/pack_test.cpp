@@ -21,11 +21,19 @@ namespace {
 // Coprime to the numbers of values of all axes, so that all of them occur.
 size_t g_every = 1;
 
+// The widest instruction set takes all cases, each of the others some.
+constexpr size_t kEvery = 11;
+constexpr uint32_t kNoSimd = LK_CPU_NO_AVX512 | LK_CPU_NO_AVX2 | LK_CPU_NO_NEON;
+constexpr uint32_t kPaths[] = {0, LK_CPU_NO_AVX512, kNoSimd, LK_CPU_REFERENCE_ONLY};
+
 void packing_equals_codec(void **) {
-    HostDevice host(0, 2);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 0; i < cases.size(); i += g_every)
-        check_packing(cases[i], host.device());
+    size_t first = 0;
+    for (const uint32_t mask : kPaths) {
+        HostDevice host(mask, 2);
+        for (size_t i = first++; i < cases.size(); i += (mask ? kEvery : 1) * g_every)
+            check_packing(cases[i], host.device());
+    }
 }
 
 void shrinking_equals_the_shift(void **) {
@@ -39,8 +47,10 @@ void moving_keeps_the_values(void **) {
 }
 
 void appending_rounds_and_counts(void **) {
-    HostDevice host(0, 3);
-    check_appending(host.device());
+    for (const uint32_t mask : kPaths) {
+        HostDevice host(mask, 3);
+        check_appending(host.device());
+    }
 }
 
 void first_fault_is_reported(void **) {
@@ -49,15 +59,20 @@ void first_fault_is_reported(void **) {
 }
 
 void keys_are_stored_centered_and_scaled(void **) {
-    HostDevice host(0, 3);
-    check_changed_appending(host.device());
+    for (const uint32_t mask : kPaths) {
+        HostDevice host(mask, 3);
+        check_changed_appending(host.device());
+    }
 }
 
 void long_steps_pack_whole_blocks(void **) {
-    HostDevice host(0, 3);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 0; i < cases.size(); i += 7 * g_every)
-        check_append_pages(cases[i], static_cast<uint32_t>(i), host.device());
+    size_t first = 0;
+    for (const uint32_t mask : kPaths) {
+        HostDevice host(mask, 3);
+        for (size_t i = first++; i < cases.size(); i += (mask ? 61 : 7) * g_every)
+            check_append_pages(cases[i], static_cast<uint32_t>(i), host.device());
+    }
 }
 
 void long_steps_refuse_pages(void **) {

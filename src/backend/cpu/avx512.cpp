@@ -4,12 +4,14 @@
 #define LK_SIMD_SUMS 16
 
 #include "backend/cpu/decode_tmpl.h"
+#include "backend/cpu/pack_tmpl.h"
 #include "backend/cpu/tile_tmpl.h"
 
 namespace lk {
 namespace cpu {
 
-const Kernels kAvx512Kernels = {"avx512", attend_tile, attend_decode};
+const Kernels kAvx512Kernels = {"avx512",  attend_tile,    attend_decode,   load_row,
+                                round_row, sum_magnitudes, find_deviations, quantize_strip};
 
 }  // namespace cpu
 }  // namespace lk

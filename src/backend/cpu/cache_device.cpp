@@ -29,12 +29,12 @@ struct Conversion {
     std::atomic<uint64_t> first_bad{kNothingBad};
 };
 
-void convert_job(const AppendArgs &args, uint32_t index, Conversion *out) {
+void convert_job(const Kernels *kernels, const AppendArgs &args, uint32_t index, Conversion *out) {
     uint64_t n_saturated = 0;
     uint64_t bad = kNothingBad;
     const uint32_t first = index * kTokensPerJob;
     for (uint32_t i = 0; i < kTokensPerJob && first + i < args.staging.n_tokens; ++i)
-        convert_token(args, first + i, &n_saturated, &bad);
+        convert_token(kernels, args, first + i, &n_saturated, &bad);
     out->n_saturated.fetch_add(n_saturated);
     uint64_t seen = out->first_bad.load();
     while (bad < seen && !out->first_bad.compare_exchange_weak(seen, bad)) {}
@@ -91,7 +91,7 @@ lk_status CpuCacheDevice::append(const AppendArgs &args) {
     Conversion conversion;
     LK_TRY(engine_.pool.parallel_for(
         (args.staging.n_tokens + kTokensPerJob - 1) / kTokensPerJob,
-        [&](uint32_t index, uint32_t) { convert_job(args, index, &conversion); }));
+        [&](uint32_t index, uint32_t) { convert_job(engine_.kernels, args, index, &conversion); }));
     const uint64_t first_bad = conversion.first_bad.load();
     note(args, conversion.n_saturated.load(), first_bad);
     if (first_bad != kNothingBad)
@@ -102,9 +102,9 @@ lk_status CpuCacheDevice::append(const AppendArgs &args) {
         store_part(args, layout_.formats, parts_[index / n_heads], index % n_heads);
     }));
     const auto n_packed = static_cast<uint32_t>(packed_parts_.size());
-    return engine_.pool.parallel_for(2 * n_packed * n_heads, [&](uint32_t index, uint32_t) {
-        pack_part(args, layout_.formats, packed_parts_[index / 2 / n_heads], index / 2 % n_heads,
-                  index % 2);
+    return engine_.pool.parallel_for(2 * n_packed * n_heads, [&](uint32_t index, uint32_t thread) {
+        pack_part(engine_.kernels, args, layout_.formats, packed_parts_[index / 2 / n_heads],
+                  index / 2 % n_heads, index % 2, engine_.scratch_of(thread));
     });
 }
 
@@ -128,14 +128,14 @@ void CpuCacheDevice::note(const AppendArgs &args, uint64_t n_saturated, uint64_t
 lk_status CpuCacheDevice::pack(const PackItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
     return engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
-        pack_item(items[index], engine_.page_values.data() + thread * kPageValues);
+        pack_item(engine_.kernels, items[index], engine_.scratch_of(thread));
     });
 }
 
 lk_status CpuCacheDevice::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
     return engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
-        dequantize_item(items[index], engine_.page_values.data() + thread * kPageValues);
+        dequantize_item(items[index], engine_.scratch_of(thread));
     });
 }
 

@@ -30,7 +30,7 @@ struct Engine {
         : allocator(from),
           kernels(chosen),
           pool(allocator),
-          page_values(allocator),
+          pack_scratch(allocator),
           attend_scratch(allocator) {}
     ~Engine() { pthread_mutex_destroy(&mutex); }
     Engine(const Engine &) = delete;
@@ -45,11 +45,13 @@ struct Engine {
         return pool.enter_child();
     }
 
+    uint16_t *scratch_of(uint32_t thread) { return pack_scratch.data() + thread * kPackScratch; }
+
     const Allocator allocator;
     const Kernels *const kernels;                       // null: the reference
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // the pool and the scratch serve one call
     ThreadPool pool;
-    Array<uint16_t> page_values;  // [threads][kPageValues]
+    Array<uint16_t> pack_scratch;  // [threads][kPackScratch]
     AttendScratch attend_scratch;
 };
 

@@ -44,7 +44,7 @@ class CpuBackend final : public Backend {
     lk_status open(const lk_context_desc &desc) {
         const uint32_t n =
             std::min(desc.n_threads == 0 ? usable_cpus() : desc.n_threads, kMaxThreads);
-        if (!engine_.page_values.reserve(n * kPageValues))
+        if (!engine_.pack_scratch.reserve(n * kPackScratch))
             return fail(LK_E_NOMEM, "no memory for the packing scratch of %u threads", n);
         if (!desc.parallel_for)
             return engine_.pool.start(n);

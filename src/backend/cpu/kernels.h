@@ -119,10 +119,51 @@ struct WorkTile {
     ((kKvTileTokens + 16u + 32u * kDecodeRows) * (dim) + 8u * kDecodeRows * kKvTileTokens + \
      4u * LK_MAX_HEAD_DIM)
 
+enum class Element : uint8_t { kF32, kF16, kBf16 };
+
+// What becomes of a row of elements before it is rounded: (element - center), cut to the limit,
+// times inverse.
+struct RowChange {
+    const float *centers;   // [n] or null
+    const float *inverses;  // [n] or null
+    float limit;            // infinity: nothing is cut
+};
+
+// A strip of a page as rows and k of its tiles, keys by [token][channel] and values by
+// [channel][token], and what quantizes it.
+struct StripValues {
+    const uint16_t *halves;  // FP16 of row 0 and k 0
+    uint64_t row_stride;
+    uint64_t tile_stride;
+    uint32_t n_tiles;
+    bool is_by_row;  // ranges and minima are those of rows, else of k
+    // 16 rows or k of a tile have those from first[tile] on.
+    const float *minima;
+    const float *ranges;
+    const uint32_t *first;
+    float tops[16];   // the highest code of each k
+    float steps[16];  // code_step() of each k
+};
+
 struct Kernels {
     const char *name;
     void (*attend_tile)(const WorkTile &work);    // n_rows <= kTileRows
     void (*attend_decode)(const WorkTile &work);  // n_rows <= kDecodeRows, of no latent layer
+    // What packing does in FP32, the same bits on every instruction set. n is a multiple of 16.
+    // Returns whether all elements are finite.
+    bool (*load_row)(const void *row, Element element, uint32_t n, const RowChange &change,
+                     float *out);
+    // To FP16, to the nearest, ties to even. Returns how many saturated.
+    uint32_t (*round_row)(const float *values, uint32_t n, uint16_t *out);
+    // Sums of the magnitudes of n columns of FP16 values, added up row by row.
+    void (*sum_magnitudes)(const uint16_t *halves, uint64_t row_stride, uint32_t n_rows, uint32_t n,
+                           float *sums);
+    // Mean of each of n columns of FP16 values, added up row by row, and the mean of their
+    // distances from it.
+    void (*find_deviations)(const uint16_t *halves, uint64_t row_stride, uint32_t n_rows,
+                            uint32_t n, float *means, float *deviations);
+    // Codes [tile][row][k].
+    void (*quantize_strip)(const StripValues &strip, uint16_t *codes);
 };
 
 extern const Kernels kGenericKernels;

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/element.h"
 #include "backend/cpu/pack_fast.h"
+#include "backend/cpu/pack_tiles.h"
 #include "format/codec.h"
 #include "format/rotation.h"
 
@@ -30,8 +31,10 @@ constexpr TileOffsets make_tile_offsets() {
 }
 constexpr TileOffsets kTileOffsets = make_tile_offsets();
 constexpr uint32_t kTileHalves = LK_STRIP_CHANNELS * LK_TILE_TOKENS;
+constexpr float kNoLimit = __builtin_huge_valf();
 
-// A raw page, by tokens.
+// A raw page, by tokens. Runs of tokens are [token][head_dim]; whole tiles of them go the short
+// way.
 class RawPage {
   public:
     RawPage(const PageFormat &format, uint64_t payload)
@@ -41,6 +44,30 @@ class RawPage {
           tokens_(format.layout.page_tokens),
           is_value_(format.layout.side == Side::kValue) {}
 
+    void write_run(uint32_t first, uint32_t n, const uint16_t *values) const {
+        for (uint32_t token = first; token < first + n;) {
+            const bool is_whole =
+                token % LK_TILE_TOKENS == 0 && first + n - token >= LK_TILE_TOKENS;
+            const uint16_t *from = values + uint64_t{token - first} * head_dim_;
+            if (is_whole)
+                write_tiles(token, from);
+            else
+                write(token, from);
+            token += is_whole ? LK_TILE_TOKENS : 1;
+        }
+    }
+    void read_run(uint32_t first, uint32_t n, uint16_t *values) const {
+        for (uint32_t token = first; token < first + n;) {
+            const bool is_whole =
+                token % LK_TILE_TOKENS == 0 && first + n - token >= LK_TILE_TOKENS;
+            uint16_t *to = values + uint64_t{token - first} * head_dim_;
+            if (is_whole)
+                read_tiles(token, to);
+            else
+                read(token, to);
+            token += is_whole ? LK_TILE_TOKENS : 1;
+        }
+    }
     void write(uint32_t token, const uint16_t *values) const {
         for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
             uint16_t *tile = tile_of(first, token);
@@ -51,7 +78,7 @@ class RawPage {
     }
     void read(uint32_t token, uint16_t *values) const {
         for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
-            const uint16_t *tile = tile_of(first, token);
+            uint16_t *tile = tile_of(first, token);
             const uint8_t *offsets = kTileOffsets.at[is_value_][token % LK_TILE_TOKENS];
             for (uint32_t c = 0; c < LK_STRIP_CHANNELS; ++c)
                 values[channel(first + c)] = tile[offsets[c]];
@@ -66,6 +93,43 @@ class RawPage {
         return halves_ + static_cast<uint64_t>(first_channel) * tokens_ +
                token / LK_TILE_TOKENS * kTileHalves;
     }
+    // 16 tokens from `token` on, a strip at a time: 16 of its channels, and rows of values.
+    void write_tiles(uint32_t token, const uint16_t *values) const {
+        uint16_t strip[kTileHalves];
+        uint16_t turned[kTileHalves];
+        for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
+            HalfRows rows = {values + first, head_dim_};
+            if (permutation_) {
+                for (uint32_t i = 0; i < kTileHalves; ++i)
+                    strip[i] = values[uint64_t{i / 16} * head_dim_ + channel(first + i % 16)];
+                rows = {strip, LK_STRIP_CHANNELS};
+            }
+            if (is_value_) {
+                transpose_rows(rows, LK_TILE_TOKENS, LK_STRIP_CHANNELS, nullptr, turned);
+                rows = {turned, LK_TILE_TOKENS};
+            }
+            write_raw_tile(rows, tile_of(first, token));
+        }
+    }
+    void read_tiles(uint32_t token, uint16_t *values) const {
+        uint16_t strip[kTileHalves];
+        uint16_t turned[kTileHalves];
+        for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
+            const uint16_t *tile = tile_of(first, token);
+            if (!is_value_ && !permutation_) {
+                read_raw_tile(tile, values + first, head_dim_);
+                continue;
+            }
+            read_raw_tile(tile, strip, LK_STRIP_CHANNELS);
+            if (is_value_)
+                transpose_rows({strip, LK_TILE_TOKENS}, LK_STRIP_CHANNELS, LK_TILE_TOKENS, nullptr,
+                               turned);
+            const uint16_t *from = is_value_ ? turned : strip;
+            for (uint32_t i = 0; i < kTileHalves; ++i)
+                values[uint64_t{i / 16} * head_dim_ + channel(first + i % 16)] = from[i];
+        }
+    }
+
     uint16_t *halves_;
     const uint8_t *permutation_;
     uint32_t head_dim_;
@@ -73,18 +137,43 @@ class RawPage {
     bool is_value_;
 };
 
-// The change of keys before they are rounded; null and 0 = none.
-struct RowChange {
-    const float *centers;   // [head_dim] that are subtracted
-    const float *inverses;  // [head_dim] that multiply what is left
-    uint32_t rotation;      // channels of a block that is rotated last
+// How keys are changed before they are rounded.
+struct KeyChange : RowChange {
+    uint32_t rotation;  // channels of a block that is rotated last, 0 = none
 };
 
-// One row of n_channels elements to FP16. Returns whether all were finite.
-bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t n_channels, const RowChange &change,
-                 uint16_t *out, uint64_t *n_saturated) {
+Element element_of(lk_dtype dtype) {
+    return dtype == LK_F32 ? Element::kF32 : dtype == LK_F16 ? Element::kF16 : Element::kBf16;
+}
+
+// FP16 values that stay as they are. Returns whether all are finite.
+bool copy_halves(const uint8_t *row, uint32_t n, uint16_t *out) {
+    std::memcpy(out, row, n * sizeof *out);
+    uint32_t n_bad = 0;
+    for (uint32_t c = 0; c < n; ++c)
+        n_bad += !half_is_finite(out[c]);
+    return n_bad == 0;
+}
+
+// One row of n elements to FP16. Returns whether all were finite.
+bool convert_row(const Kernels &kernels, const uint8_t *row, lk_dtype dtype, uint32_t n,
+                 const KeyChange &change, uint16_t *out, uint64_t *n_saturated) {
+    if (dtype == LK_F16 && !change.centers && !change.inverses && !change.rotation)
+        return copy_halves(row, n, out);
+    alignas(64) float values[LK_MAX_HEAD_DIM];
+    if (!kernels.load_row(row, element_of(dtype), n, change, values))
+        return false;
+    if (change.rotation)
+        rotate_blocks(values, n, change.rotation);
+    *n_saturated += kernels.round_row(values, n, out);
+    return true;
+}
+
+// The same by one element after the other.
+bool convert_row_plainly(const uint8_t *row, lk_dtype dtype, uint32_t n, const KeyChange &change,
+                         uint16_t *out, uint64_t *n_saturated) {
     float values[LK_MAX_HEAD_DIM];
-    for (uint32_t c = 0; c < n_channels; ++c) {
+    for (uint32_t c = 0; c < n; ++c) {
         float f = load_element(row, dtype, c);
         if (!float_is_finite(f))
             return false;
@@ -97,8 +186,8 @@ bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t n_channels, const 
         values[c] = f;
     }
     if (change.rotation)
-        rotate_blocks(values, n_channels, change.rotation);
-    for (uint32_t c = 0; c < n_channels; ++c) {
+        rotate_blocks(values, n, change.rotation);
+    for (uint32_t c = 0; c < n; ++c) {
         bool saturated = false;
         out[c] = float_to_half(values[c], &saturated);
         *n_saturated += saturated;
@@ -106,7 +195,27 @@ bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t n_channels, const 
     return true;
 }
 
-void choose_permutation(const PackItem &item, PageValues source, uint8_t *permutation) {
+// rank_by_key() and rank_by_query_range() of format/codec.h.
+void choose_permutation(const Kernels &kernels, const PackItem &item, PageValues source,
+                        uint8_t *permutation) {
+    const PageLayout &layout = item.target->layout;
+    const auto *query_stats = reinterpret_cast<const uint64_t *>(item.query_stats);
+    float scores[LK_MAX_HEAD_DIM];
+    if (item.target->ranking == Ranking::kKey) {
+        kernels.sum_magnitudes(source.values, source.token_stride, layout.page_tokens,
+                               layout.head_dim, scores);
+    } else {
+        uint16_t low[LK_MAX_HEAD_DIM];
+        uint16_t high[LK_MAX_HEAD_DIM];
+        find_column_extremes({source.values, source.token_stride}, layout.page_tokens,
+                             layout.head_dim, low, high);
+        for (uint32_t c = 0; c < layout.head_dim; ++c)
+            scores[c] = query_range_score(query_stats[c], {low[c], high[c]});
+    }
+    rank_by_scores(scores, layout.head_dim, item.target->n_ranked, permutation);
+}
+
+void choose_permutation_plainly(const PackItem &item, PageValues source, uint8_t *permutation) {
     const PageLayout &layout = item.target->layout;
     if (item.target->ranking == Ranking::kKey)
         rank_by_key(source, layout.head_dim, layout.page_tokens, item.target->n_ranked,
@@ -119,19 +228,26 @@ void choose_permutation(const PackItem &item, PageValues source, uint8_t *permut
 
 }  // namespace
 
-void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
+void convert_token(const Kernels *kernels, const AppendArgs &args, uint32_t token,
+                   uint64_t *n_saturated, uint64_t *bad) {
     const uint32_t dims[2] = {args.layer.head_dim, args.layer.stored_value_dim()};
     for (uint32_t head = 0; head < args.layer.n_kv_heads; ++head) {
-        const RowChange changes[2] = {
-            {head_numbers(args.layer, args.layer.key_centers, head),
-             head_numbers(args.layer, args.layer.key_inverses, head), args.layer.key_rotation},
-            {nullptr, nullptr, 0}};
-        const uint64_t row = static_cast<uint64_t>(head) * args.staging.n_tokens + token;
+        const uint32_t rotation = args.layer.key_rotation;
+        const KeyChange changes[2] = {{{head_numbers(args.layer, args.layer.key_centers, head),
+                                        head_numbers(args.layer, args.layer.key_inverses, head),
+                                        rotation ? kRotationLimit : kNoLimit},
+                                       rotation},
+                                      {{nullptr, nullptr, kNoLimit}, 0}};
+        const uint64_t at = static_cast<uint64_t>(head) * args.staging.n_tokens + token;
         for (uint32_t is_value = 0; is_value < 2 && dims[is_value]; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
-            uint16_t *out = (is_value ? args.staging.v : args.staging.k) + row * dims[is_value];
-            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, dims[is_value],
-                            changes[is_value], out, n_saturated))
+            uint16_t *out = (is_value ? args.staging.v : args.staging.k) + at * dims[is_value];
+            const uint8_t *row = tensor_row(tensor, token, head);
+            const KeyChange &change = changes[is_value];
+            if (kernels ? convert_row(*kernels, row, tensor.dtype, dims[is_value], change, out,
+                                      n_saturated)
+                        : convert_row_plainly(row, tensor.dtype, dims[is_value], change, out,
+                                              n_saturated))
                 continue;
             const uint64_t code = bad_code(token, args.layer.n_kv_heads, head, is_value);
             *bad = code < *bad ? code : *bad;
@@ -142,53 +258,55 @@ void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated
 void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
                 uint32_t kv_head) {
     const PageEntry &entry = part.block->entries[args.first_entry + kv_head];
-    const RawPage keys(classes[entry.key_format], entry.key_payload);
-    const RawPage values(classes[entry.value_format], entry.value_payload);
     const uint64_t first =
         static_cast<uint64_t>(kv_head) * args.staging.n_tokens + part.first_staged;
-    for (uint32_t i = 0; i < part.n_tokens; ++i) {
-        keys.write(part.token_in_block + i, args.staging.k + (first + i) * args.layer.head_dim);
-        if (!args.layer.is_latent)
-            values.write(part.token_in_block + i,
-                         args.staging.v + (first + i) * args.layer.value_dim);
-    }
+    RawPage(classes[entry.key_format], entry.key_payload)
+        .write_run(part.token_in_block, part.n_tokens,
+                   args.staging.k + first * args.layer.head_dim);
+    if (!args.layer.is_latent)
+        RawPage(classes[entry.value_format], entry.value_payload)
+            .write_run(part.token_in_block, part.n_tokens,
+                       args.staging.v + first * args.layer.value_dim);
 }
 
-void pack_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
-               uint32_t kv_head, bool is_value) {
+void pack_part(const Kernels *kernels, const AppendArgs &args, const PageFormat *classes,
+               const BlockPart &part, uint32_t kv_head, bool is_value, uint16_t *scratch) {
     if (is_value && args.layer.is_latent)
         return;
     const PackItem item =
         staged_page(args, classes, part.block->entries[args.first_entry + kv_head], kv_head,
                     part.first_staged, is_value);
     if (!is_ranked_by_queries(item))
-        pack_item(item, nullptr);
+        pack_item(kernels, item, scratch);
 }
 
-void pack_item(const PackItem &item, uint16_t *values) {
+void pack_item(const Kernels *kernels, const PackItem &item, uint16_t *scratch) {
     const PageLayout &layout = item.target->layout;
     PageValues source = {reinterpret_cast<const uint16_t *>(item.source), layout.head_dim};
     if (item.source_format) {
-        const RawPage page(*item.source_format, item.source);
-        for (uint32_t token = 0; token < layout.page_tokens; ++token)
-            page.read(token, values + static_cast<uint64_t>(token) * layout.head_dim);
-        source.values = values;
+        RawPage(*item.source_format, item.source).read_run(0, layout.page_tokens, scratch);
+        source.values = scratch;
     }
     if (layout.is_raw()) {
-        const RawPage target(*item.target, item.payload);
-        for (uint32_t token = 0; token < layout.page_tokens; ++token)
-            target.write(token, source.values + static_cast<uint64_t>(token) * layout.head_dim);
+        RawPage(*item.target, item.payload).write_run(0, layout.page_tokens, source.values);
         return;
     }
     uint8_t own[kMaxPermutationBytes];
     const uint8_t *permutation = item.target->permutation;
     if (item.target->ranking != Ranking::kNone) {
-        choose_permutation(item, source, own);
+        if (kernels)
+            choose_permutation(*kernels, item, source, own);
+        else
+            choose_permutation_plainly(item, source, own);
         permutation = own;
     }
-    pack_page_fast(layout, item.target->ranges, source, permutation,
-                   reinterpret_cast<uint8_t *>(item.payload),
-                   reinterpret_cast<uint8_t *>(item.metadata));
+    auto *payload = reinterpret_cast<uint8_t *>(item.payload);
+    auto *metadata = reinterpret_cast<uint8_t *>(item.metadata);
+    if (kernels)
+        pack_page_fast(*kernels, layout, item.target->ranges, source, permutation,
+                       scratch + kPageValues, payload, metadata);
+    else
+        pack_page(layout, item.target->ranges, source, permutation, payload, metadata);
 }
 
 void dequantize_item(const DequantizeItem &item, uint16_t *values) {

@@ -1,232 +1,252 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/pack_fast.h"
 
+#include "backend/cpu/pack_tiles.h"
+
 namespace lk {
 namespace cpu {
 
 namespace {
 
-constexpr uint32_t kPartWidths = 4;  // bits of a plane or of its part: 1, 2, 4, 8
+constexpr uint32_t kStripCodes = LK_MAX_PAGE_TOKENS * LK_STRIP_CHANNELS;
 
-// Bit address of (token, channel) in a strip of a plane: tokens[token] + channels[channel]. The
-// bits of an address come from disjoint bits of token and channel, so their addresses add up.
-struct Addresses {
-    uint16_t tokens[LK_MAX_PAGE_TOKENS];
-    uint16_t channels[LK_STRIP_CHANNELS];
-};
-
-uint16_t bit_address(BitPosition at) { return static_cast<uint16_t>(at.word * 32 + at.bit); }
-
-void fill_addresses(const PageLayout &layout, uint32_t bits, Addresses *addresses) {
-    for (uint32_t t = 0; t < layout.page_tokens; ++t)
-        addresses->tokens[t] = bit_address(find_bit(layout.side, layout.page_tokens, bits, t, 0));
-    for (uint32_t c = 0; c < LK_STRIP_CHANNELS; ++c)
-        addresses->channels[c] = bit_address(find_bit(layout.side, layout.page_tokens, bits, 0, c));
-}
-
-// Some bits of a code: (code >> shift & mask), in a strip at a channel.
-struct Part {
-    uint8_t *strip;
-    const uint16_t *tokens;
-    uint32_t channel;
-    uint32_t shift;
-    uint32_t mask;  // 0: no such part
-
-    void write(uint32_t token, uint32_t code) const {
-        const uint32_t address = tokens[token] + channel;
-        uint8_t *at = strip + address / 32 * 4;
-        uint32_t word;
-        std::memcpy(&word, at, sizeof word);
-        word |= ((code >> shift) & mask) << address % 32;
-        std::memcpy(at, &word, sizeof word);
+// A page as rows and k of its tiles.
+HalfRows orient_page(const PageLayout &layout, PageValues input, const uint8_t *permutation,
+                     uint16_t *values) {
+    const uint32_t head_dim = layout.head_dim;
+    uint16_t channels[LK_MAX_HEAD_DIM];
+    for (uint32_t stored = 0; permutation && stored < head_dim; ++stored)
+        channels[stored] = static_cast<uint16_t>(load_channel(permutation, head_dim, stored));
+    const HalfRows rows = {input.values, input.token_stride};
+    if (layout.side == Side::kValue) {
+        uint16_t places[LK_MAX_HEAD_DIM];
+        for (uint32_t stored = 0; permutation && stored < head_dim; ++stored)
+            places[channels[stored]] = static_cast<uint16_t>(stored);
+        transpose_rows(rows, layout.page_tokens, head_dim, permutation ? places : nullptr, values);
+        return {values, layout.page_tokens};
     }
-};
-
-struct Stored {
-    uint32_t bits;
-    uint32_t channel;  // of the input
-    Part low;
-    Part high;
-};
+    if (!permutation)
+        return rows;
+    for (uint32_t token = 0; token < layout.page_tokens; ++token)
+        for (uint32_t stored = 0; stored < head_dim; ++stored)
+            values[uint64_t{token} * head_dim + stored] =
+                input.values[token * input.token_stride + channels[stored]];
+    return {values, head_dim};
+}
 
 class Packer {
   public:
-    Packer(const PageLayout &layout, const RangeRule &rule, PageValues input,
-           const uint8_t *permutation, uint8_t *payload, uint8_t *metadata)
-        : layout_(layout), rule_(rule), input_(input), payload_(payload), metadata_(metadata) {
-        for (uint32_t i = 0; i < kPartWidths; ++i)
-            if (layout.page_tokens << i >= 64)
-                fill_addresses(layout, 1u << i, &addresses_[i]);
-        for (uint32_t stored = 0; stored < layout.head_dim; ++stored) {
-            stored_[stored] = make_stored(stored);
-            stored_[stored].channel =
-                permutation ? load_channel(permutation, layout.head_dim, stored) : stored;
-        }
-    }
+    Packer(const Kernels &kernels, const PageLayout &layout, const RangeRule &rule, HalfRows rows,
+           uint8_t *payload, uint8_t *metadata)
+        : kernels_(kernels),
+          layout_(layout),
+          rule_(rule),
+          rows_(rows),
+          n_raw_(layout.strips[kPlane16]),
+          shared_first_(strips_before(layout.strips, kPlane2) * LK_STRIP_CHANNELS),
+          payload_(payload),
+          metadata_(metadata) {}
 
-    void pack_channels() const {
-        for (uint32_t stored = 0; stored < layout_.head_dim; ++stored)
-            for (uint32_t first = 0; first < layout_.page_tokens; first += layout_.group)
-                pack_channel_group(stored, first);
-    }
-    void pack_tokens() const {
-        for (uint32_t token = 0; token < layout_.page_tokens; ++token)
+    void pack() {
+        for (uint32_t strip = 0; strip < n_raw_; ++strip)
+            pack_raw_strip(strip);
+        if (layout_.axis == Axis::kChannel)
+            for (uint32_t strip = n_raw_; strip < n_strips(); ++strip)
+                pack_channels(strip);
+        else
             for (uint32_t first = 0; first < layout_.head_dim; first += layout_.group)
-                pack_token_group(token, first);
+                pack_channel_group(first);
     }
 
   private:
-    const Addresses &addresses(uint32_t bits) const {
-        return addresses_[bits == 1 ? 0 : bits == 2 ? 1 : bits == 4 ? 2 : 3];
+    uint32_t n_strips() const { return layout_.head_dim / LK_STRIP_CHANNELS; }
+    uint32_t n_tiles() const { return layout_.page_tokens / LK_TILE_TOKENS; }
+    bool is_value() const { return layout_.side == Side::kValue; }
+    HalfRows strip_rows(uint32_t strip) const {
+        const uint64_t first = uint64_t{strip} * LK_STRIP_CHANNELS;
+        return {rows_.values + (is_value() ? first * rows_.stride : first), rows_.stride};
+    }
+    uint64_t tile_stride() const { return is_value() ? 16 : 16 * rows_.stride; }
+
+    void pack_raw_strip(uint32_t strip) const {
+        const HalfRows rows = strip_rows(strip);
+        auto *tiles = reinterpret_cast<uint16_t *>(payload_ + find_strip(layout_, strip).offset);
+        for (uint32_t tile = 0; tile < n_tiles(); ++tile)
+            write_raw_tile({rows.values + tile * tile_stride(), rows.stride},
+                           tiles + tile * 16ull * 16);
     }
 
-    Part part(uint64_t offset, uint32_t plane_bits, uint32_t channel, uint32_t shift,
-              uint32_t mask) const {
-        return {payload_ + offset, addresses(plane_bits).tokens,
-                addresses(plane_bits).channels[channel], shift, mask};
-    }
-
-    Stored make_stored(uint32_t stored) const {
-        const StripPosition at = find_strip(layout_, stored / LK_STRIP_CHANNELS);
-        const uint32_t channel = stored % LK_STRIP_CHANNELS;
-        const uint32_t bits = code_bits(layout_, stored);
-        Stored out = {bits, 0, {}, {}};
-        const uint32_t low_bits = LK_LOW_BITS(at.bits);
-        const uint32_t high_bits = at.bits - low_bits;
-        out.low =
-            part(at.offset, low_bits, channel, 0, top_code(bits < low_bits ? bits : low_bits));
-        if (high_bits) {
-            out.high = part(at.high_offset, high_bits, channel, low_bits, top_code(high_bits));
-        } else {
-            if (bits > low_bits) {  // an outlier's highest bit is above its partner's code
-                const uint32_t partner = stored - layout_.n_shared;
-                const StripPosition low = find_strip(layout_, partner / LK_STRIP_CHANNELS);
-                out.high = part(low.offset, 2, partner % LK_STRIP_CHANNELS, 2, 1);
-                ++out.high.channel;
-            }
-        }
-        return out;
-    }
-
-    // 0 for both zeros.
-    static uint16_t exact_half(float f) {
-        bool saturated = false;
-        return f == 0.0f ? uint16_t{0} : float_to_half(f, &saturated);
-    }
-    // Stored at (first_stored, token), and returned.
-    Parameters parameters(const float *values, uint32_t n, uint32_t first_stored,
-                          uint32_t token) const {
-        const Parameters p =
-            takes_deviation(layout_, rule_.one_bit, first_stored, n)
-                ? make_deviation_parameters(values, n, layout_.metadata)
-                : range_parameters(values, n, group_margin(layout_, rule_.clip, first_stored, n));
-        const uint32_t index = parameter_index(layout_, first_stored, token);
-        store_parameter(metadata_ + ranges_offset_bytes(layout_), index, p.range_bits);
-        store_parameter(metadata_ + minima_offset_bytes(layout_), index, p.minimum_bits);
-        return p;
-    }
-    Parameters range_parameters(const float *values, uint32_t n, float margin) const {
-        float low = values[0];
-        float high = values[0];
-        for (uint32_t i = 1; i < n; ++i) {
-            low = values[i] < low ? values[i] : low;
-            high = values[i] > high ? values[i] : high;
-        }
-        return make_parameters({exact_half(low), exact_half(high)}, layout_.metadata, margin);
-    }
-    void store_parameter(uint8_t *array, uint32_t index, uint32_t bits) const {
-        const uint32_t n_bytes = bytes_of_parameter(layout_.metadata);
-        std::memcpy(array + uint64_t{index} * n_bytes, &bits, n_bytes);
-    }
-
-    // quantize() of format/quantize.h with the division taken out of the loop: the guess is off by
-    // one at most, and the same comparisons settle it.
-    struct Quantizer {
-        Quantizer(const Parameters &p, uint32_t bits)
-            : minimum(p.minimum),
-              range(p.range),
-              step(code_step(bits)),
-              top(top_code(bits)),
-              inverse(p.range > 0 ? static_cast<float>(top) / p.range : 0) {}
-        float threshold(uint32_t k) const {
-            return code_threshold(static_cast<float>(k) - 0.5f, range, step);
-        }
-        uint32_t code(float value) const {
-            if (range == 0)
-                return 0;
-            const float distance = value - minimum;
-            const float guess = distance * inverse + 0.5f;
-            uint32_t c = guess <= 0                         ? 0
-                         : guess >= static_cast<float>(top) ? top
-                                                            : static_cast<uint32_t>(guess);
-            c += c < top && distance >= threshold(c + 1);
-            c -= c > 0 && distance < threshold(c);
-            return c;
-        }
-        float minimum;
-        float range;
-        float step;
-        uint32_t top;
-        float inverse;
+    // Of `count` groups, of stored channels from first_stored on or of tokens. n: a group's values.
+    struct Group {
+        uint32_t first_stored;
+        uint32_t token;
+        uint32_t n;
     };
-
-    static void write(const Stored &stored, uint32_t token, uint32_t code) {
-        stored.low.write(token, code);
-        if (stored.high.mask)
-            stored.high.write(token, code);
+    void store(const Group &group, const Parameters &p, float *minimum, float *range) const {
+        const uint32_t index = parameter_index(layout_, group.first_stored, group.token);
+        const uint32_t n_bytes = bytes_of_parameter(layout_.metadata);
+        std::memcpy(metadata_ + ranges_offset_bytes(layout_) + uint64_t{index} * n_bytes,
+                    &p.range_bits, n_bytes);
+        std::memcpy(metadata_ + minima_offset_bytes(layout_) + uint64_t{index} * n_bytes,
+                    &p.minimum_bits, n_bytes);
+        *minimum = p.minimum;
+        *range = p.range;
     }
 
-    void pack_channel_group(uint32_t index, uint32_t first) const {
-        const Stored &stored = stored_[index];
-        float values[LK_MAX_PAGE_TOKENS];
-        for (uint32_t i = 0; i < layout_.group; ++i)
-            values[i] =
-                half_to_float(input_.values[(first + i) * input_.token_stride + stored.channel]);
-        const Quantizer quantizer(parameters(values, layout_.group, index, first), stored.bits);
-        for (uint32_t i = 0; i < layout_.group; ++i)
-            write(stored, first + i, quantizer.code(values[i]));
+    // Keys whose channels have ranges: of each group of tokens of a strip.
+    void pack_channels(uint32_t strip) {
+        const HalfRows rows = strip_rows(strip);
+        const uint32_t first_stored = strip * LK_STRIP_CHANNELS;
+        for (uint32_t first = 0, at = 0; first < layout_.page_tokens;
+             first += layout_.group, at += LK_STRIP_CHANNELS)
+            measure_columns({rows.values + first * rows.stride, rows.stride}, layout_.group,
+                            LK_STRIP_CHANNELS, at, [&](uint32_t k) {
+                                return Group{first_stored + k, first, layout_.group};
+                            });
+        for (uint32_t tile = 0; tile < n_tiles(); ++tile)
+            first_[tile] = tile * 16 / layout_.group * 16;
+        pack_strip(strip, false);
     }
 
-    void pack_token_group(uint32_t token, uint32_t first) const {
-        const uint32_t end =
-            first + layout_.group < layout_.head_dim ? first + layout_.group : layout_.head_dim;
+    // Pages whose tokens have ranges: of a group of channels, but for those at 16 bits.
+    void pack_channel_group(uint32_t first) {
+        const uint32_t wanted = first + layout_.group;
+        const uint32_t end = wanted < layout_.head_dim ? wanted : layout_.head_dim;
+        const uint32_t raw_end = n_raw_ * LK_STRIP_CHANNELS;
+        const uint32_t begin = first < raw_end ? raw_end : first;
+        if (begin >= end)
+            return;
+        const HalfRows rows = strip_rows(begin / LK_STRIP_CHANNELS);
+        const auto group_at = [&](uint32_t token) { return Group{begin, token, end - begin}; };
+        if (is_value())
+            measure_columns(rows, end - begin, layout_.page_tokens, 0, group_at);
+        else
+            measure_rows(rows, end - begin, group_at);
+        for (uint32_t tile = 0; tile < n_tiles(); ++tile)
+            first_[tile] = tile * 16;
+        for (uint32_t strip = begin / LK_STRIP_CHANNELS; strip < end / LK_STRIP_CHANNELS; ++strip)
+            pack_strip(strip, !is_value());
+    }
+
+    Parameters parameters(const Group &group, uint16_t low, uint16_t high) const {
+        return make_parameters(Extremes{low, high}, layout_.metadata,
+                               group_margin(layout_, rule_.clip, group.first_stored, group.n));
+    }
+
+    // Ranges and minima of n columns of n_rows values, to minima_ and ranges_ from `at` on.
+    template <class GroupAt>
+    void measure_columns(const HalfRows &rows, uint32_t n_rows, uint32_t n, uint32_t at,
+                         GroupAt group_at) {
+        // Only pairs differ from the other channels of their strip.
+        const bool differ = layout_.n_shared && layout_.axis == Axis::kChannel;
+        bool is_deviation =
+            takes_deviation(layout_, rule_.one_bit, group_at(0).first_stored, n_rows);
+        find_column_extremes(rows, n_rows, n, low_, high_);
+        if (is_deviation || differ)
+            kernels_.find_deviations(rows.values, rows.stride, n_rows, n, means_, deviations_);
+        for (uint32_t i = 0; i < n; ++i) {
+            const Group group = group_at(i);
+            if (differ)
+                is_deviation = takes_deviation(layout_, rule_.one_bit, group.first_stored, n_rows);
+            store(group,
+                  is_deviation ? deviation_parameters(means_[i], deviations_[i], layout_.metadata)
+                               : parameters(group, low_[i], high_[i]),
+                  minima_ + at + i, ranges_ + at + i);
+        }
+    }
+    // The same of rows, one for each token.
+    template <class GroupAt>
+    void measure_rows(const HalfRows &rows, uint32_t n_columns, GroupAt group_at) {
+        const bool is_deviation =
+            takes_deviation(layout_, rule_.one_bit, group_at(0).first_stored, n_columns);
+        if (!is_deviation)
+            find_row_extremes(rows, layout_.page_tokens, n_columns, low_, high_);
+        for (uint32_t token = 0; token < layout_.page_tokens; ++token)
+            store(group_at(token),
+                  is_deviation ? row_deviation(rows.values + token * rows.stride, n_columns)
+                               : parameters(group_at(token), low_[token], high_[token]),
+                  minima_ + token, ranges_ + token);
+    }
+    Parameters row_deviation(const uint16_t *row, uint32_t n) const {
         float values[LK_MAX_HEAD_DIM];
-        for (uint32_t stored = first; stored < end; ++stored)
-            values[stored - first] =
-                half_to_float(input_.values[token * input_.token_stride + stored_[stored].channel]);
-        const Parameters p = parameters(values, end - first, first, token);
-        for (uint32_t stored = first; stored < end;) {
-            const uint32_t bits = stored_[stored].bits;
-            const Quantizer quantizer(p, bits);
-            for (; stored < end && stored_[stored].bits == bits; ++stored)
-                write(stored_[stored], token, quantizer.code(values[stored - first]));
+        for (uint32_t i = 0; i < n; ++i)
+            values[i] = half_to_float(row[i]);
+        return make_deviation_parameters(values, n, layout_.metadata);
+    }
+
+    bool is_shared(uint32_t stored) const {
+        return stored >= shared_first_ && stored < shared_first_ + 2u * layout_.n_shared;
+    }
+
+    void pack_strip(uint32_t strip, bool is_by_row) {
+        const StripPosition at = find_strip(layout_, strip);
+        const HalfRows rows = strip_rows(strip);
+        StripValues values = {rows.values, rows.stride, tile_stride(), n_tiles(), is_by_row,
+                              minima_,     ranges_,     first_,        {},        {}};
+        for (uint32_t k = 0; k < LK_STRIP_CHANNELS; ++k) {
+            const uint32_t stored = strip * LK_STRIP_CHANNELS + k;
+            const uint32_t bits = is_shared(stored) ? code_bits(layout_, stored) : at.bits;
+            values.tops[k] = static_cast<float>(top_code(bits));
+            values.steps[k] = code_step(bits);
+        }
+        kernels_.quantize_strip(values, codes_);
+        const uint32_t low_bits = LK_LOW_BITS(at.bits);
+        write_plane(codes_, layout_.page_tokens, low_bits, 0, payload_ + at.offset);
+        if (at.bits != low_bits)
+            write_plane(codes_, layout_.page_tokens, LK_HIGH_BITS(at.bits), low_bits,
+                        payload_ + at.high_offset);
+        if (layout_.n_shared && at.bits == 2)
+            for (uint32_t k = 0; k < LK_STRIP_CHANNELS; ++k)
+                write_high_bits(strip * LK_STRIP_CHANNELS + k);
+    }
+
+    // The highest bit of an outlier's codes lies above its partner's code, whose strip is written
+    // by now: it is the same or an earlier one.
+    void write_high_bits(uint32_t stored) const {
+        if (stored < shared_first_ + layout_.n_shared || !is_shared(stored))
+            return;
+        const uint32_t partner = stored - layout_.n_shared;
+        uint8_t *strip = payload_ + find_strip(layout_, partner / LK_STRIP_CHANNELS).offset;
+        const uint16_t *codes = codes_ + stored % LK_STRIP_CHANNELS;
+        for (uint32_t token = 0; token < layout_.page_tokens; ++token) {
+            const BitPosition place =
+                find_bit(layout_.side, layout_.page_tokens, 2, token, partner % LK_STRIP_CHANNELS);
+            uint8_t *at = strip + 4ull * place.word;
+            uint32_t word;
+            std::memcpy(&word, at, sizeof word);
+            word |= (codes[token * LK_STRIP_CHANNELS] >> 2u) << (place.bit + 1);
+            std::memcpy(at, &word, sizeof word);
         }
     }
 
+    const Kernels &kernels_;
     const PageLayout &layout_;
     const RangeRule rule_;
-    const PageValues input_;
+    const HalfRows rows_;
+    const uint32_t n_raw_;  // strips
+    const uint32_t shared_first_;
     uint8_t *const payload_;
     uint8_t *const metadata_;
-    Addresses addresses_[kPartWidths] = {};  // of 1, 2, 4 and 8 bits
-    Stored stored_[LK_MAX_HEAD_DIM];
+    // Of the strip or the group of channels at hand.
+    alignas(64) float minima_[LK_MAX_PAGE_TOKENS];
+    alignas(64) float ranges_[LK_MAX_PAGE_TOKENS];
+    uint16_t low_[LK_MAX_PAGE_TOKENS];
+    uint16_t high_[LK_MAX_PAGE_TOKENS];
+    float means_[LK_MAX_PAGE_TOKENS];
+    float deviations_[LK_MAX_PAGE_TOKENS];
+    uint32_t first_[LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS];
+    alignas(64) uint16_t codes_[kStripCodes];
 };
 
 }  // namespace
 
-void pack_page_fast(const PageLayout &layout, const RangeRule &rule, PageValues input,
-                    const uint8_t *permutation, uint8_t *payload, uint8_t *metadata) {
-    if (layout.strips[kPlane16]) {
-        pack_page(layout, rule, input, permutation, payload, metadata);
-        return;
-    }
-    std::memset(payload, 0, payload_bytes(layout));
+void pack_page_fast(const Kernels &kernels, const PageLayout &layout, const RangeRule &rule,
+                    PageValues input, const uint8_t *permutation, uint16_t *values,
+                    uint8_t *payload, uint8_t *metadata) {
     std::memset(metadata, 0, metadata_bytes(layout));
-    const Packer packer(layout, rule, input, permutation, payload, metadata);
-    if (layout.axis == Axis::kChannel)
-        packer.pack_channels();
-    else
-        packer.pack_tokens();
+    Packer(kernels, layout, rule, orient_page(layout, input, permutation, values), payload,
+           metadata)
+        .pack();
     if (layout.permutes)
         std::memcpy(metadata + permutation_offset_bytes(layout), permutation,
                     permutation_bytes(layout.head_dim));

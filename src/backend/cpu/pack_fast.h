@@ -4,13 +4,16 @@
 #ifndef LK_BACKEND_CPU_PACK_FAST_H
 #define LK_BACKEND_CPU_PACK_FAST_H
 
+#include "backend/cpu/kernels.h"
 #include "format/codec.h"
 
 namespace lk {
 namespace cpu {
 
-void pack_page_fast(const PageLayout &layout, const RangeRule &rule, PageValues input,
-                    const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
+// values: scratch of LK_MAX_PAGE_TOKENS x LK_MAX_HEAD_DIM that does not overlap the input.
+void pack_page_fast(const Kernels &kernels, const PageLayout &layout, const RangeRule &rule,
+                    PageValues input, const uint8_t *permutation, uint16_t *values,
+                    uint8_t *payload, uint8_t *metadata);
 
 }  // namespace cpu
 }  // namespace lk
