@@ -48,6 +48,8 @@ class Packer {
           metadata_(metadata) {}
 
     void pack() {
+        for (uint32_t token = 0; layout_.n_shared && token < layout_.page_tokens; ++token)
+            token_bits_[token] = bit_in_strip(token, 0);
         for (uint32_t strip = 0; strip < n_raw_; ++strip)
             pack_raw_strip(strip);
         if (layout_.axis == Axis::kChannel)
@@ -207,16 +209,19 @@ class Packer {
             return;
         const uint32_t partner = stored - layout_.n_shared;
         uint8_t *strip = payload_ + find_strip(layout_, partner / LK_STRIP_CHANNELS).offset;
+        const uint32_t first_bit = bit_in_strip(0, partner % LK_STRIP_CHANNELS) + 1;
         const uint16_t *codes = codes_ + stored % LK_STRIP_CHANNELS;
         for (uint32_t token = 0; token < layout_.page_tokens; ++token) {
-            const BitPosition place =
-                find_bit(layout_.side, layout_.page_tokens, 2, token, partner % LK_STRIP_CHANNELS);
-            uint8_t *at = strip + 4ull * place.word;
-            uint32_t word;
-            std::memcpy(&word, at, sizeof word);
-            word |= (codes[token * LK_STRIP_CHANNELS] >> 2u) << (place.bit + 1);
-            std::memcpy(at, &word, sizeof word);
+            const uint32_t bit = first_bit + token_bits_[token];
+            const uint32_t high = codes[token * LK_STRIP_CHANNELS] >> 2;
+            strip[bit / 8] = static_cast<uint8_t>(strip[bit / 8] | high << bit % 8);
         }
+    }
+    // Of a strip at 2 bits. A token and a channel decide different bits of the number, so those of
+    // the two add up.
+    uint16_t bit_in_strip(uint32_t token, uint32_t channel) const {
+        const BitPosition at = find_bit(layout_.side, layout_.page_tokens, 2, token, channel);
+        return static_cast<uint16_t>(at.word * 32 + at.bit);
     }
 
     const Kernels &kernels_;
@@ -235,6 +240,7 @@ class Packer {
     float means_[LK_MAX_PAGE_TOKENS];
     float deviations_[LK_MAX_PAGE_TOKENS];
     uint32_t first_[LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS];
+    uint16_t token_bits_[LK_MAX_PAGE_TOKENS];  // bit_in_strip(token, 0), of pages with pairs
     alignas(64) uint16_t codes_[kStripCodes];
 };
 
