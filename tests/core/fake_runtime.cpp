@@ -96,8 +96,8 @@ cudaError_t release(Blocks *blocks, void *data) {
 
 cpu::Engine &engine() {
     static cpu::Engine made(default_allocator(), nullptr);
-    if (!made.page_values.capacity()) {
-        assert_true(made.page_values.reserve(cpu::kPageValues));
+    if (!made.pack_scratch.capacity()) {
+        assert_true(made.pack_scratch.reserve(cpu::kPackScratch));
         assert_int_equal(made.pool.start(1), LK_OK);
     }
     return made;
@@ -591,7 +591,7 @@ cudaError_t launch_query_stats(const QueryStatsLaunch &from, cudaStream_t) {
                                                       i * from.stride_bytes);
             assert_true(holds(g_device, sums, uint64_t{from.n_heads} * from.head_dim * 8));
             for (uint32_t head = 0; head < from.n_heads; ++head)
-                cpu::sum_queries(args, run, i, head, sums + head * from.head_dim);
+                cpu::sum_queries(nullptr, args, run, i, head, sums + head * from.head_dim);
         }
     });
 }

@@ -195,7 +195,8 @@ lk_status CpuCacheDevice::sum_queries(const QueryStatArgs &args) {
             const uint32_t head = index % run.n_heads;
             const uint64_t at = run.offset_bytes + i * run.stride_bytes;
             uint64_t *sums = query_sums_.data() + at / sizeof *sums;
-            cpu::sum_queries(args, run, i, head, sums + head * args.layer.head_dim);
+            cpu::sum_queries(engine_.kernels, args, run, i, head,
+                             sums + head * args.layer.head_dim);
         };
         LK_TRY(engine_.pool.parallel_for(n_query_stats(run) * run.n_heads, sum));
     }

@@ -155,44 +155,46 @@ bool copy_halves(const uint8_t *row, uint32_t n, uint16_t *out) {
     return n_bad == 0;
 }
 
-// One row of n elements to FP16. Returns whether all were finite.
-bool convert_row(const Kernels &kernels, const uint8_t *row, lk_dtype dtype, uint32_t n,
-                 const KeyChange &change, uint16_t *out, uint64_t *n_saturated) {
-    if (dtype == LK_F16 && !change.centers && !change.inverses && !change.rotation)
-        return copy_halves(row, n, out);
-    alignas(64) float values[LK_MAX_HEAD_DIM];
-    if (!kernels.load_row(row, element_of(dtype), n, change, values))
-        return false;
-    if (change.rotation)
-        rotate_blocks(values, n, change.rotation);
-    *n_saturated += kernels.round_row(values, n, out);
-    return true;
-}
-
-// The same by one element after the other.
-bool convert_row_plainly(const uint8_t *row, lk_dtype dtype, uint32_t n, const KeyChange &change,
-                         uint16_t *out, uint64_t *n_saturated) {
-    float values[LK_MAX_HEAD_DIM];
+bool load_row_plainly(const uint8_t *row, lk_dtype dtype, uint32_t n, const RowChange &change,
+                      float *out) {
+    bool is_finite = true;
     for (uint32_t c = 0; c < n; ++c) {
         float f = load_element(row, dtype, c);
-        if (!float_is_finite(f))
-            return false;
+        is_finite &= float_is_finite(f);
         if (change.centers)
             f -= change.centers[c];
-        if (change.rotation)
+        if (change.limit == kRotationLimit)
             f = cut_for_rotation(f);
-        if (change.inverses)
-            f *= change.inverses[c];
-        values[c] = f;
+        out[c] = change.inverses ? f * change.inverses[c] : f;
     }
-    if (change.rotation)
-        rotate_blocks(values, n, change.rotation);
+    return is_finite;
+}
+
+uint32_t round_row_plainly(const float *values, uint32_t n, uint16_t *out) {
+    uint32_t n_saturated = 0;
     for (uint32_t c = 0; c < n; ++c) {
         bool saturated = false;
         out[c] = float_to_half(values[c], &saturated);
-        *n_saturated += saturated;
+        n_saturated += saturated;
     }
-    return true;
+    return n_saturated;
+}
+
+// One row of n elements to FP16. Returns whether all were finite; saturated ones count only then.
+bool convert_row(const Kernels *kernels, const uint8_t *row, lk_dtype dtype, uint32_t n,
+                 const KeyChange &change, uint16_t *out, uint64_t *n_saturated) {
+    const bool is_kept = dtype == LK_F16 && !change.centers && !change.inverses && !change.rotation;
+    if (is_kept && copy_halves(row, n, out))
+        return true;
+    alignas(64) float values[LK_MAX_HEAD_DIM];
+    const bool is_finite = kernels ? kernels->load_row(row, element_of(dtype), n, change, values)
+                                   : load_row_plainly(row, dtype, n, change, values);
+    if (change.rotation)
+        rotate_blocks(values, n, change.rotation);
+    const uint32_t beyond =
+        kernels ? kernels->round_row(values, n, out) : round_row_plainly(values, n, out);
+    *n_saturated += is_finite ? beyond : 0;
+    return is_finite;
 }
 
 // rank_by_key() and rank_by_query_range() of format/codec.h.
@@ -243,11 +245,8 @@ void convert_token(const Kernels *kernels, const AppendArgs &args, uint32_t toke
             const TensorView &tensor = is_value ? args.v : args.k;
             uint16_t *out = (is_value ? args.staging.v : args.staging.k) + at * dims[is_value];
             const uint8_t *row = tensor_row(tensor, token, head);
-            const KeyChange &change = changes[is_value];
-            if (kernels ? convert_row(*kernels, row, tensor.dtype, dims[is_value], change, out,
-                                      n_saturated)
-                        : convert_row_plainly(row, tensor.dtype, dims[is_value], change, out,
-                                              n_saturated))
+            if (convert_row(kernels, row, tensor.dtype, dims[is_value], changes[is_value], out,
+                            n_saturated))
                 continue;
             const uint64_t code = bad_code(token, args.layer.n_kv_heads, head, is_value);
             *bad = code < *bad ? code : *bad;
@@ -341,35 +340,29 @@ void move_item(const MoveItem &item) {
     }
 }
 
-void sum_queries(const QueryStatArgs &args, const QueryStatRun &run, uint32_t i, uint32_t head,
-                 uint64_t *sums) {
+void sum_queries(const Kernels *kernels, const QueryStatArgs &args, const QueryStatRun &run,
+                 uint32_t i, uint32_t head, uint64_t *sums) {
     const LayerView &layer = args.layer;
     const uint32_t group_size = layer.n_query_heads / layer.n_kv_heads;
     const uint32_t kv_head = run.first_head + head;
-    const float *scales =
-        layer.key_scales ? layer.key_scales + uint64_t{kv_head} * layer.head_dim : nullptr;
+    const KeyChange change = {{nullptr, head_numbers(layer, layer.key_scales, kv_head),
+                               layer.key_rotation ? kRotationLimit : kNoLimit},
+                              layer.key_rotation};
     const uint32_t first = i * run.tokens_per_sum;
     const uint32_t n_left = run.n_tokens - first;
     const uint32_t n = n_left < run.tokens_per_sum ? n_left : run.tokens_per_sum;
+    uint64_t n_saturated = 0;  // of queries nobody counts them
     std::memset(sums, 0, layer.head_dim * sizeof *sums);
     for (uint32_t t = 0; t < n; ++t)
         for (uint32_t h = 0; h < group_size; ++h) {
             const uint8_t *row = tensor_row(args.q, uint64_t{run.first_token} + first + t,
                                             uint64_t{kv_head} * group_size + h);
-            float values[LK_MAX_HEAD_DIM];
+            uint16_t halves[LK_MAX_HEAD_DIM];
+            (void)convert_row(kernels, row, args.q.dtype, layer.head_dim, change, halves,
+                              &n_saturated);
             for (uint32_t c = 0; c < layer.head_dim; ++c) {
-                float q = load_element(row, args.q.dtype, c);
-                if (layer.key_rotation)
-                    q = cut_for_rotation(q);
-                values[c] = scales ? q * scales[c] : q;
-            }
-            if (layer.key_rotation)
-                rotate_blocks(values, layer.head_dim, layer.key_rotation);
-            for (uint32_t c = 0; c < layer.head_dim; ++c) {
-                bool saturated = false;
-                const uint32_t half = float_to_half(values[c], &saturated);
-                const uint32_t exponent = (half >> 10) & 0x1Fu;
-                const uint64_t mantissa = half & 0x3FFu;
+                const uint32_t exponent = (halves[c] >> 10) & 0x1Fu;
+                const uint64_t mantissa = halves[c] & 0x3FFu;
                 sums[c] += exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;
             }
         }

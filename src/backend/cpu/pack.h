@@ -47,8 +47,8 @@ void dequantize_item(const DequantizeItem &item, uint16_t *values);
 void move_item(const MoveItem &item);
 
 // Sum i of a run, of its KV head `head`, to u64 [head_dim].
-void sum_queries(const QueryStatArgs &args, const QueryStatRun &run, uint32_t i, uint32_t head,
-                 uint64_t *sums);
+void sum_queries(const Kernels *kernels, const QueryStatArgs &args, const QueryStatRun &run,
+                 uint32_t i, uint32_t head, uint64_t *sums);
 void add_sum(const StatItem &item);
 
 }  // namespace cpu
