@@ -402,28 +402,14 @@ struct PackedValues {
     int32_t (*out)[16];  // [row]
 };
 
-// Horizontal sums of 16 vectors, in order.
-LK_INLINE void sum_each(const Vi *v, int32_t *out) {
+// The sums of 16 vectors, in order.
+LK_INLINE void sum_each(const Vi4 *v, int32_t *out) {
     for (uint32_t i = 0; i < 16; i += 4) {
-        Vi4 folded[4];
-        for (uint32_t j = 0; j < 4; ++j)
-            folded[j] = fold_vector(v[i + j]);
-        transpose4(folded);
-        store(out + i, folded[0] + folded[1] + folded[2] + folded[3]);
+        Vi4 four[4];
+        std::memcpy(four, v + i, sizeof four);
+        transpose4(four);
+        store(out + i, (four[0] + four[1]) + (four[2] + four[3]));
     }
-}
-
-// Of the sums of a chunk's rows, one row's alone.
-template <uint32_t kWords>
-LK_INLINE Vi take_row(const Vi *sums, uint32_t row) {
-    using C = Chunk<kWords>;
-    if (C::kSums == C::kRows)
-        return sums[row];
-    Vi mask = {};
-    const uint32_t first = row * C::kRowWords % kWidth;
-    for (uint32_t i = first; i < first + C::kRowWords; ++i)
-        mask[i] = -1;
-    return sums[row * C::kSums / C::kRows] & mask;
 }
 
 template <uint32_t kBits, uint32_t kWords, uint32_t kRows>
@@ -431,7 +417,7 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
     using F = Fields<kBits>;
     using C = Chunk<kWords>;
     const uint32_t n_vectors = kWords < 4 ? 1 : p.page_tokens * kBits / 256;
-    Vi channels[kRows][16];
+    Vi4 channels[kRows][16];
     for (uint32_t g = 0; g < 8; g += C::kRows) {
         Vi sums[2][kRows][C::kSums] = {};
         for (uint32_t v = 0; v < n_vectors; ++v) {
@@ -459,9 +445,7 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < kRows; ++r)
             for (uint32_t half = 0; half < 2; ++half)
-#pragma GCC unroll 4
-                for (uint32_t row = 0; row < C::kRows; ++row)
-                    channels[r][8 * half + g + row] = take_row<kWords>(sums[half][r], row);
+                fold_rows<kWords>(sums[half][r], channels[r] + 8 * half + g);
     }
     for (uint32_t r = 0; r < kRows; ++r)
         sum_each(channels[r], p.out[r]);
