@@ -321,8 +321,13 @@ inline void packed_logits(const WorkTile &work, const KvTile &kv_tile, const Dec
     const float *query = s.query_ordered;
     const float *spread = s.query_spread;
     if (kv_tile.key.channels) {
-        order_query(work, kv_tile.key.channels, s.page_ordered,
-                    view.strips[0].bits == 16 ? s.page_spread : nullptr);
+        const QueryOrder wanted = {kv_tile.key.channels, view.strips[0].bits == 16};
+        QueryOrder &has = *s.page_order;
+        if (has.channels != wanted.channels || (wanted.has_spread && !has.has_spread)) {
+            order_query(work, wanted.channels, s.page_ordered,
+                        wanted.has_spread ? s.page_spread : nullptr);
+            has = wanted;
+        }
         query = s.page_ordered;
         spread = s.page_spread;
     }

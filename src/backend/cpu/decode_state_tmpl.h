@@ -14,6 +14,13 @@ namespace {
 constexpr uint32_t kKeyVectors = 4;   // of a strip of keys, at most
 constexpr uint32_t kTokenGroups = 8;  // of a page, at most
 
+// The order of the channels that the queries are in now. Pages with a permutation of the plan share
+// its address, and every other permutation has one of its own.
+struct QueryOrder {
+    const uint8_t *channels;
+    bool has_spread;
+};
+
 struct DecodeState {
     float *logits;          // [kDecodeRows][kKvTileTokens], then weights
     float *matrix;          // an unpacked page
@@ -38,6 +45,7 @@ struct DecodeState {
     int32_t *high_sums;       // the same, of bit 2 of 3-bit codes
     float *result;            // [kDecodeRows][value_dim], of a page
     Fetch *fetch;
+    QueryOrder *page_order;  // of page_ordered and page_spread
 };
 
 inline DecodeState cut_decode_scratch(const WorkTile &work) {

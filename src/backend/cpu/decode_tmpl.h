@@ -117,6 +117,8 @@ void attend_decode(const WorkTile &work) {
         work.row_sum[r] = 0;
     }
     order_query(work, nullptr, s.query_ordered, s.query_spread);
+    QueryOrder page_order = {};
+    s.page_order = &page_order;
     KvTile kv_tiles[2];
     bool more = work.keys.next(work.keys.state, &kv_tiles[0]);
     for (uint32_t i = 0; more; i ^= 1) {

@@ -132,12 +132,13 @@ LK_INLINE void convert_row_words(const RowWords &row, Vf *out) {
     out[1] = to_floats(__builtin_shufflevector(even.low, odd.low, 2, 6, 3, 7));
     out[2] = to_floats(__builtin_shufflevector(even.high, odd.high, 0, 4, 1, 5));
     out[3] = to_floats(__builtin_shufflevector(even.high, odd.high, 2, 6, 3, 7));
+#elif LK_SIMD_WIDTH == 8
+    out[0] = to_floats(__builtin_convertvector(Vh(row.low), Vu));
+    out[1] = to_floats(__builtin_convertvector(Vh(row.high), Vu));
 #else
-    uint16_t k[16];
-    store(k, row.low);
-    store(k + 8, row.high);
-    for (uint32_t i = 0; i < 16 / kWidth; ++i)
-        out[i] = to_floats(__builtin_convertvector(load<Vh>(k + i * kWidth), Vu));
+    // One vector of both in registers: a load from two stores would wait for them.
+    const Vh all = Vh(__builtin_shufflevector(row.low, row.high, 0, 1, 2, 3, 4, 5, 6, 7));
+    out[0] = to_floats(__builtin_convertvector(all, Vu));
 #endif
 }
 
