@@ -402,7 +402,7 @@ struct PackedValues {
     int32_t (*out)[16];  // [row]
 };
 
-// The sums of 16 vectors, in order.
+// The sums of 16 vectors, in order: neighbours are added into one vector, then neighbours of those.
 LK_INLINE void sum_each(const Vi4 *v, int32_t *out) {
     for (uint32_t i = 0; i < 16; i += 4) {
         Vi4 four[4];
@@ -411,13 +411,55 @@ LK_INLINE void sum_each(const Vi4 *v, int32_t *out) {
         store(out + i, (four[0] + four[1]) + (four[2] + four[3]));
     }
 }
+#if defined(__AVX512F__)
+LK_INLINE void sum_each(const Vi *v, int32_t *out) {
+    const auto *from = reinterpret_cast<const __m512i *>(v);
+    __m512i quarters[4];  // sums of four vectors within each quarter
+    for (uint32_t i = 0; i < 4; ++i) {
+        const __m512i *four = from + 4 * i;
+        const __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(four[0], four[1]),
+                                             _mm512_unpackhi_epi32(four[0], four[1]));
+        const __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(four[2], four[3]),
+                                              _mm512_unpackhi_epi32(four[2], four[3]));
+        quarters[i] =
+            _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+    }
+    __m512i halves[2];
+    for (uint32_t i = 0; i < 2; ++i)
+        halves[i] =
+            _mm512_add_epi32(_mm512_shuffle_i32x4(quarters[2 * i], quarters[2 * i + 1], 0x44),
+                             _mm512_shuffle_i32x4(quarters[2 * i], quarters[2 * i + 1], 0xEE));
+    _mm512_storeu_si512(out, _mm512_add_epi32(_mm512_shuffle_i32x4(halves[0], halves[1], 0x88),
+                                              _mm512_shuffle_i32x4(halves[0], halves[1], 0xDD)));
+}
+#elif defined(__AVX2__)
+LK_INLINE void sum_each(const Vi *v, int32_t *out) {
+    const auto *from = reinterpret_cast<const __m256i *>(v);
+    __m256i halves[4];  // sums of four vectors within each half
+    for (uint32_t i = 0; i < 4; ++i) {
+        const __m256i *four = from + 4 * i;
+        const __m256i low = _mm256_add_epi32(_mm256_unpacklo_epi32(four[0], four[1]),
+                                             _mm256_unpackhi_epi32(four[0], four[1]));
+        const __m256i high = _mm256_add_epi32(_mm256_unpacklo_epi32(four[2], four[3]),
+                                              _mm256_unpackhi_epi32(four[2], four[3]));
+        halves[i] =
+            _mm256_add_epi32(_mm256_unpacklo_epi64(low, high), _mm256_unpackhi_epi64(low, high));
+    }
+    for (uint32_t i = 0; i < 2; ++i)
+        _mm256_storeu_si256(
+            reinterpret_cast<__m256i *>(out) + i,
+            _mm256_add_epi32(_mm256_permute2x128_si256(halves[2 * i], halves[2 * i + 1], 0x20),
+                             _mm256_permute2x128_si256(halves[2 * i], halves[2 * i + 1], 0x31)));
+}
+#endif
 
 template <uint32_t kBits, uint32_t kWords, uint32_t kRows>
 LK_INLINE void multiply_value_rows(const PackedValues &p) {
     using F = Fields<kBits>;
     using C = Chunk<kWords>;
     const uint32_t n_vectors = kWords < 4 ? 1 : p.page_tokens * kBits / 256;
-    Vi4 channels[kRows][16];
+    // Rows of a chunk that share its vectors are added up first.
+    std::conditional_t<C::kRows == 1, Vi, Vi4> channels[kRows][16];
     for (uint32_t g = 0; g < 8; g += C::kRows) {
         Vi sums[2][kRows][C::kSums] = {};
         for (uint32_t v = 0; v < n_vectors; ++v) {
@@ -444,8 +486,12 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
         }
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < kRows; ++r)
-            for (uint32_t half = 0; half < 2; ++half)
-                fold_rows<kWords>(sums[half][r], channels[r] + 8 * half + g);
+            for (uint32_t half = 0; half < 2; ++half) {
+                if constexpr (C::kRows == 1)
+                    channels[r][8 * half + g] = sums[half][r][0];
+                else
+                    fold_rows<kWords>(sums[half][r], channels[r] + 8 * half + g);
+            }
     }
     for (uint32_t r = 0; r < kRows; ++r)
         sum_each(channels[r], p.out[r]);
