@@ -106,7 +106,8 @@ void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t
                  uint64_t token_stride);
 
 // Order channels for a page that boosts n_ranked of them: those with the highest scores ascending,
-// then the others ascending. permutation: permutation_bytes(head_dim). Ties go to the lower channel.
+// then the others ascending. permutation: permutation_bytes(head_dim). Ties go to the lower
+// channel.
 void rank_by_scores(const float *scores, uint32_t head_dim, uint32_t n_ranked,
                     uint8_t *permutation);
 // RN32(RN32(query_stat) * RN32(high - low)), of a channel whose values these are the extremes of.

@@ -120,6 +120,20 @@ def through_bindings() -> None:
                'each is compared with C')
 
 
+def long_steps(*words: str) -> None:
+    """Several new tokens, prompts that are attended and prompts that are packed."""
+    small = ('--kv-heads', '1', '--query-heads', '2', '--head-dim', '32', *words)
+    rows = measured(*small, '--new-tokens', '1,16', '--plans', 'fp16,kivi2')
+    expect([row['new_tokens'] for row in rows] == [1, 16, 1, 16], 'a row for each plan and count of new tokens')
+    expect(all(row['flop_per_s'] > 0 for row in rows), 'and its arithmetic')
+    prompts = measured(*small, '--prefill', '--plans', 'kitty-pro')
+    expect({row['new_tokens'] for row in prompts} == {2048}, 'a prompt of 2048 tokens')
+    packed = measured(*small, '--pack', '--plans', 'fp16,kitty-pro', '--batch', '2')
+    expect({row['fp16_bytes'] for row in packed} == {2 * 2 * 300 * 2 * 32}, 'bytes of keys and values at 16 bits')
+    expect('FP16 bytes' in run('bench', '--tokens', '300', '--repeats', '3', '--pack', '--plans', 'kivi2', *small).stdout,
+           'the table names what is packed')
+
+
 def on_cuda() -> None:
     expect(json.loads(run('verify', '--device', 'cuda', '--json').stdout)['ok'], 'CUDA agrees with the reference')
     rows = measured('--device', 'cuda', '--batch', '2', '--new-tokens', '1,16', '--graph')
@@ -172,6 +186,7 @@ def on_cpu() -> None:
     measured('--plans', 'fp16,kivi2')
     batches = measured('--plans', 'fp16', '--batch', '1,3', '--threads', '1')
     expect([row['batch'] for row in batches] == [1, 3], 'a row for each batch')
+    long_steps('--threads', '1')
     of_values('--threads', '1')
     mixed('--batch', '2', '--threads', '1')
     run('bench', '--mix', '60,30,20', code=2)

@@ -132,7 +132,7 @@ struct RowChange {
 // A strip of a page as rows and k of its tiles, keys by [token][channel] and values by
 // [channel][token], and what quantizes it.
 struct StripValues {
-    const uint16_t *halves;  // FP16 of row 0 and k 0
+    const uint16_t *values;  // FP16 of row 0 and k 0
     uint64_t row_stride;
     uint64_t tile_stride;
     uint32_t n_tiles;
@@ -156,11 +156,11 @@ struct Kernels {
     // To FP16, to the nearest, ties to even. Returns how many saturated.
     uint32_t (*round_row)(const float *values, uint32_t n, uint16_t *out);
     // Sums of the magnitudes of n columns of FP16 values, added up row by row.
-    void (*sum_magnitudes)(const uint16_t *halves, uint64_t row_stride, uint32_t n_rows, uint32_t n,
+    void (*sum_magnitudes)(const uint16_t *values, uint64_t row_stride, uint32_t n_rows, uint32_t n,
                            float *sums);
     // Mean of each of n columns of FP16 values, added up row by row, and the mean of their
     // distances from it.
-    void (*find_deviations)(const uint16_t *halves, uint64_t row_stride, uint32_t n_rows,
+    void (*find_deviations)(const uint16_t *values, uint64_t row_stride, uint32_t n_rows,
                             uint32_t n, float *means, float *deviations);
     // Codes [tile][row][k].
     void (*quantize_strip)(const StripValues &strip, uint16_t *codes);

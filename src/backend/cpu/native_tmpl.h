@@ -424,32 +424,32 @@ LK_INLINE void sum_each(const Vi *v, int32_t *out) {
         quarters[i] =
             _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
     }
-    __m512i halves[2];
+    __m512i parts[2];
     for (uint32_t i = 0; i < 2; ++i)
-        halves[i] =
+        parts[i] =
             _mm512_add_epi32(_mm512_shuffle_i32x4(quarters[2 * i], quarters[2 * i + 1], 0x44),
                              _mm512_shuffle_i32x4(quarters[2 * i], quarters[2 * i + 1], 0xEE));
-    _mm512_storeu_si512(out, _mm512_add_epi32(_mm512_shuffle_i32x4(halves[0], halves[1], 0x88),
-                                              _mm512_shuffle_i32x4(halves[0], halves[1], 0xDD)));
+    _mm512_storeu_si512(out, _mm512_add_epi32(_mm512_shuffle_i32x4(parts[0], parts[1], 0x88),
+                                              _mm512_shuffle_i32x4(parts[0], parts[1], 0xDD)));
 }
 #elif defined(__AVX2__)
 LK_INLINE void sum_each(const Vi *v, int32_t *out) {
     const auto *from = reinterpret_cast<const __m256i *>(v);
-    __m256i halves[4];  // sums of four vectors within each half
+    __m256i parts[4];  // sums of four vectors within each half
     for (uint32_t i = 0; i < 4; ++i) {
         const __m256i *four = from + 4 * i;
         const __m256i low = _mm256_add_epi32(_mm256_unpacklo_epi32(four[0], four[1]),
                                              _mm256_unpackhi_epi32(four[0], four[1]));
         const __m256i high = _mm256_add_epi32(_mm256_unpacklo_epi32(four[2], four[3]),
                                               _mm256_unpackhi_epi32(four[2], four[3]));
-        halves[i] =
+        parts[i] =
             _mm256_add_epi32(_mm256_unpacklo_epi64(low, high), _mm256_unpackhi_epi64(low, high));
     }
     for (uint32_t i = 0; i < 2; ++i)
         _mm256_storeu_si256(
             reinterpret_cast<__m256i *>(out) + i,
-            _mm256_add_epi32(_mm256_permute2x128_si256(halves[2 * i], halves[2 * i + 1], 0x20),
-                             _mm256_permute2x128_si256(halves[2 * i], halves[2 * i + 1], 0x31)));
+            _mm256_add_epi32(_mm256_permute2x128_si256(parts[2 * i], parts[2 * i + 1], 0x20),
+                             _mm256_permute2x128_si256(parts[2 * i], parts[2 * i + 1], 0x31)));
 }
 #endif
 

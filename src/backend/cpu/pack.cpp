@@ -147,7 +147,7 @@ Element element_of(lk_dtype dtype) {
 }
 
 // FP16 values that stay as they are. Returns whether all are finite.
-bool copy_halves(const uint8_t *row, uint32_t n, uint16_t *out) {
+bool copy_values(const uint8_t *row, uint32_t n, uint16_t *out) {
     std::memcpy(out, row, n * sizeof *out);
     uint32_t n_bad = 0;
     for (uint32_t c = 0; c < n; ++c)
@@ -184,7 +184,7 @@ uint32_t round_row_plainly(const float *values, uint32_t n, uint16_t *out) {
 bool convert_row(const Kernels *kernels, const uint8_t *row, lk_dtype dtype, uint32_t n,
                  const KeyChange &change, uint16_t *out, uint64_t *n_saturated) {
     const bool is_kept = dtype == LK_F16 && !change.centers && !change.inverses && !change.rotation;
-    if (is_kept && copy_halves(row, n, out))
+    if (is_kept && copy_values(row, n, out))
         return true;
     alignas(64) float values[LK_MAX_HEAD_DIM];
     const bool is_finite = kernels ? kernels->load_row(row, element_of(dtype), n, change, values)
@@ -357,12 +357,12 @@ void sum_queries(const Kernels *kernels, const QueryStatArgs &args, const QueryS
         for (uint32_t h = 0; h < group_size; ++h) {
             const uint8_t *row = tensor_row(args.q, uint64_t{run.first_token} + first + t,
                                             uint64_t{kv_head} * group_size + h);
-            uint16_t halves[LK_MAX_HEAD_DIM];
-            (void)convert_row(kernels, row, args.q.dtype, layer.head_dim, change, halves,
+            uint16_t values[LK_MAX_HEAD_DIM];
+            (void)convert_row(kernels, row, args.q.dtype, layer.head_dim, change, values,
                               &n_saturated);
             for (uint32_t c = 0; c < layer.head_dim; ++c) {
-                const uint32_t exponent = (halves[c] >> 10) & 0x1Fu;
-                const uint64_t mantissa = halves[c] & 0x3FFu;
+                const uint32_t exponent = (values[c] >> 10) & 0x1Fu;
+                const uint64_t mantissa = values[c] & 0x3FFu;
                 sums[c] += exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;
             }
         }

@@ -14,7 +14,7 @@ namespace {
 typedef int16_t V8 __attribute__((vector_size(16)));
 
 // The order of the patterns as integers is that of the values; the function is its own inverse.
-LK_INLINE V8 order_of(V8 halves) { return halves ^ ((halves >> 15) & 0x7FFF); }
+LK_INLINE V8 order_of(V8 values) { return values ^ ((values >> 15) & 0x7FFF); }
 LK_INLINE V8 lower(V8 a, V8 b) { return a < b ? a : b; }
 LK_INLINE V8 higher(V8 a, V8 b) { return a > b ? a : b; }
 LK_INLINE uint16_t without_sign_of_zero(uint16_t half) { return half == 0x8000 ? 0 : half; }

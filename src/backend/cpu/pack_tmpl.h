@@ -98,28 +98,28 @@ uint32_t round_row(const float *values, uint32_t n, uint16_t *out) {
     return count;
 }
 
-void sum_magnitudes(const uint16_t *halves, uint64_t row_stride, uint32_t n_rows, uint32_t n,
+void sum_magnitudes(const uint16_t *values, uint64_t row_stride, uint32_t n_rows, uint32_t n,
                     float *sums) {
     for (uint32_t k = 0; k < n; k += kWidth) {
         Vf sum = {};
         for (uint32_t row = 0; row < n_rows; ++row)
-            sum += magnitude_of(halves_to_floats(load<Vh>(halves + row * row_stride + k)));
+            sum += magnitude_of(halves_to_floats(load<Vh>(values + row * row_stride + k)));
         store(sums + k, sum);
     }
 }
 
-void find_deviations(const uint16_t *halves, uint64_t row_stride, uint32_t n_rows, uint32_t n,
+void find_deviations(const uint16_t *values, uint64_t row_stride, uint32_t n_rows, uint32_t n,
                      float *means, float *deviations) {
     const Vf count = broadcast(static_cast<float>(n_rows));
     for (uint32_t k = 0; k < n; k += kWidth) {
         Vf sum = {};
         for (uint32_t row = 0; row < n_rows; ++row)
-            sum += halves_to_floats(load<Vh>(halves + row * row_stride + k));
+            sum += halves_to_floats(load<Vh>(values + row * row_stride + k));
         const Vf mean = sum / count;
         Vf distances = {};
         for (uint32_t row = 0; row < n_rows; ++row)
             distances +=
-                magnitude_of(halves_to_floats(load<Vh>(halves + row * row_stride + k)) - mean);
+                magnitude_of(halves_to_floats(load<Vh>(values + row * row_stride + k)) - mean);
         store(means + k, mean);
         store(deviations + k, distances / count);
     }
@@ -159,7 +159,7 @@ struct Quantizer {
 void quantize_strip(const StripValues &strip, uint16_t *codes) {
     for (uint32_t tile = 0; tile < strip.n_tiles; ++tile)
         for (uint32_t k = 0; k < 16; k += kWidth) {
-            const uint16_t *halves = strip.halves + tile * strip.tile_stride + k;
+            const uint16_t *values = strip.values + tile * strip.tile_stride + k;
             const float *minima = strip.minima + strip.first[tile];
             const float *ranges = strip.ranges + strip.first[tile];
             const Vf top = load<Vf>(strip.tops + k);
@@ -167,11 +167,11 @@ void quantize_strip(const StripValues &strip, uint16_t *codes) {
             Quantizer q;
             if (!strip.is_by_row)
                 q = Quantizer::make(load<Vf>(minima + k), load<Vf>(ranges + k), top, step);
-            for (uint32_t row = 0; row < 16; ++row, halves += strip.row_stride) {
+            for (uint32_t row = 0; row < 16; ++row, values += strip.row_stride) {
                 if (strip.is_by_row)
                     q = Quantizer::make(broadcast(minima[row]), broadcast(ranges[row]), top, step);
                 store(codes + (tile * 16 + row) * 16 + k,
-                      q.codes(halves_to_floats(load<Vh>(halves))));
+                      q.codes(halves_to_floats(load<Vh>(values))));
             }
         }
 }

@@ -41,8 +41,8 @@ struct BenchOptions {
     bool search = false;
     std::uint32_t n_chunks = 4096;
     std::uint32_t n_channels = 768;  // of an embedding
-    bool graph = false;             // CUDA alone
-    std::vector<std::string> mask;  // features that are not used; Vulkan alone
+    bool graph = false;              // CUDA alone
+    std::vector<std::string> mask;   // features that are not used; Vulkan alone
 };
 
 struct Timing {

@@ -33,9 +33,9 @@ std::vector<std::uint16_t> random_halves(std::size_t count, std::uint32_t head_d
                                          bool has_large_channels, llama::Random &random) {
     std::vector<float> values(count);
     fill_random(values, head_dim, has_large_channels, random);
-    std::vector<std::uint16_t> halves(count);
-    std::transform(values.begin(), values.end(), halves.begin(), half_from_float);
-    return halves;
+    std::vector<std::uint16_t> words(count);
+    std::transform(values.begin(), values.end(), words.begin(), half_from_float);
+    return words;
 }
 
 std::uint16_t half_from_float(float value) {
