@@ -135,7 +135,7 @@ lk_status CpuCacheDevice::pack(const PackItem *items, uint32_t n_items) {
 lk_status CpuCacheDevice::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
     return engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
-        dequantize_item(items[index], engine_.scratch_of(thread));
+        dequantize_item(engine_.kernels, items[index], engine_.scratch_of(thread));
     });
 }
 
@@ -176,8 +176,9 @@ lk_status CpuCacheDevice::copy(const MemoryCopy *items, uint32_t n_items) {
 
 lk_status CpuCacheDevice::move(const MoveItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    return engine_.pool.parallel_for(n_items,
-                                     [&](uint32_t index, uint32_t) { move_item(items[index]); });
+    return engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
+        move_item(items[index], engine_.scratch_of(thread));
+    });
 }
 
 lk_status CpuCacheDevice::shrink(const ShrinkItem *items, uint32_t n_items) {

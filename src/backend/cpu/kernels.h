@@ -129,10 +129,9 @@ struct RowChange {
     float limit;            // infinity: nothing is cut
 };
 
-// A strip of a page as rows and k of its tiles, keys by [token][channel] and values by
-// [channel][token], and what quantizes it.
-struct StripValues {
-    const uint16_t *values;  // FP16 of row 0 and k 0
+// How the FP16 values of a strip lie as rows and k of its tiles, keys by [token][channel] and
+// values by [channel][token], and what quantizes them.
+struct StripRules {
     uint64_t row_stride;
     uint64_t tile_stride;
     uint32_t n_tiles;
@@ -162,8 +161,10 @@ struct Kernels {
     // distances from it.
     void (*find_deviations)(const uint16_t *values, uint64_t row_stride, uint32_t n_rows,
                             uint32_t n, float *means, float *deviations);
-    // Codes [tile][row][k].
-    void (*quantize_strip)(const StripValues &strip, uint16_t *codes);
+    // values: of row 0 and k 0. codes: [tile][row][k].
+    void (*quantize_strip)(const StripRules &rules, const uint16_t *values, uint16_t *codes);
+    // Back, rounded to FP16.
+    void (*dequantize_strip)(const StripRules &rules, const uint16_t *codes, uint16_t *values);
 };
 
 extern const Kernels kGenericKernels;

@@ -10,8 +10,9 @@
 namespace lk {
 namespace cpu {
 
-const Kernels kNeonKernels = {"neon",    attend_tile,    attend_decode,   load_row,
-                              round_row, sum_magnitudes, find_deviations, quantize_strip};
+const Kernels kNeonKernels = {"neon",          attend_tile,    attend_decode,
+                              load_row,        round_row,      sum_magnitudes,
+                              find_deviations, quantize_strip, dequantize_strip};
 
 }  // namespace cpu
 }  // namespace lk

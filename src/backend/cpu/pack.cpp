@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/pack.h"
 
+#include "backend/cpu/dequantize_fast.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/pack_fast.h"
 #include "backend/cpu/pack_tiles.h"
@@ -308,35 +309,44 @@ void pack_item(const Kernels *kernels, const PackItem &item, uint16_t *scratch) 
         pack_page(layout, item.target->ranges, source, permutation, payload, metadata);
 }
 
-void dequantize_item(const DequantizeItem &item, uint16_t *values) {
+void dequantize_item(const Kernels *kernels, const DequantizeItem &item, uint16_t *scratch) {
     const PageLayout &layout = item.source->layout;
-    if (layout.is_raw()) {
+    const auto *payload = reinterpret_cast<const uint8_t *>(item.source_payload);
+    const auto *metadata = reinterpret_cast<const uint8_t *>(item.source_metadata);
+    const uint8_t *permutation = item.source->permutation;
+    const RawPage target(*item.target, item.target_payload);
+    if (layout.is_raw()) {  // of any length
         const RawPage source(*item.source, item.source_payload);
-        const RawPage copy(*item.target, item.target_payload);
-        for (uint32_t token = 0; token < item.n_tokens; ++token) {
-            source.read(token, values);
-            copy.write(token, values);
+        for (uint32_t first = 0; first < item.n_tokens; first += LK_MAX_PAGE_TOKENS) {
+            const uint32_t rest = item.n_tokens - first;
+            const uint32_t n = rest < LK_MAX_PAGE_TOKENS ? rest : LK_MAX_PAGE_TOKENS;
+            source.read_run(first, n, scratch);
+            target.write_run(first, n, scratch);
         }
         return;
     }
-    unpack_page(layout, reinterpret_cast<const uint8_t *>(item.source_payload),
-                reinterpret_cast<const uint8_t *>(item.source_metadata), item.source->permutation,
-                item.n_tokens, values, layout.head_dim);
-    const RawPage target(*item.target, item.target_payload);
-    for (uint32_t token = 0; token < item.n_tokens; ++token)
-        target.write(token, values + static_cast<uint64_t>(token) * layout.head_dim);
+    if (kernels)
+        dequantize_page_fast(*kernels, layout, payload, metadata, permutation,
+                             scratch + kPageValues, scratch);
+    else
+        unpack_page(layout, payload, metadata, permutation, item.n_tokens, scratch,
+                    layout.head_dim);
+    target.write_run(0, item.n_tokens, scratch);
 }
 
-void move_item(const MoveItem &item) {
+// Tokens that follow each other move together.
+void move_item(const MoveItem &item, uint16_t *scratch) {
     const RawPage source(*item.source_format, item.source);
     const RawPage target(*item.target_format, item.target);
-    uint16_t values[LK_MAX_HEAD_DIM];
     uint32_t target_token = item.first_target;
-    for (uint32_t i = 0; i < 64; ++i) {
-        if (!(item.mask >> i & 1))
-            continue;
-        source.read(item.first_source + i, values);
-        target.write(target_token++, values);
+    for (uint32_t i = 0; i < 64;) {
+        uint32_t n = 0;
+        while (i + n < 64 && item.mask >> (i + n) & 1)
+            ++n;
+        source.read_run(item.first_source + i, n, scratch);
+        target.write_run(target_token, n, scratch);
+        target_token += n;
+        i += n ? n : 1;
     }
 }
 

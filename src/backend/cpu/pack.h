@@ -42,9 +42,8 @@ void pack_part(const Kernels *kernels, const AppendArgs &args, const PageFormat 
                const BlockPart &part, uint32_t kv_head, bool is_value, uint16_t *scratch);
 
 void pack_item(const Kernels *kernels, const PackItem &item, uint16_t *scratch);
-// values: scratch of kPageValues.
-void dequantize_item(const DequantizeItem &item, uint16_t *values);
-void move_item(const MoveItem &item);
+void dequantize_item(const Kernels *kernels, const DequantizeItem &item, uint16_t *scratch);
+void move_item(const MoveItem &item, uint16_t *scratch);
 
 // Sum i of a run, of its KV head `head`, to u64 [head_dim].
 void sum_queries(const Kernels *kernels, const QueryStatArgs &args, const QueryStatRun &run,

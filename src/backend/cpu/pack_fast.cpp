@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/pack_fast.h"
 
-#include "backend/cpu/pack_tiles.h"
+#include "backend/cpu/strip_page.h"
 
 namespace lk {
 namespace cpu {
 
 namespace {
-
-constexpr uint32_t kStripCodes = LK_MAX_PAGE_TOKENS * LK_STRIP_CHANNELS;
 
 // A page as rows and k of its tiles.
 HalfRows orient_page(const PageLayout &layout, PageValues input, const uint8_t *permutation,
@@ -40,20 +38,17 @@ class Packer {
            uint8_t *payload, uint8_t *metadata)
         : kernels_(kernels),
           layout_(layout),
+          page_(layout, rows.stride),
           rule_(rule),
           rows_(rows),
-          n_raw_(layout.strips[kPlane16]),
-          shared_first_(strips_before(layout.strips, kPlane2) * LK_STRIP_CHANNELS),
           payload_(payload),
           metadata_(metadata) {}
 
     void pack() {
-        for (uint32_t token = 0; layout_.n_shared && token < layout_.page_tokens; ++token)
-            token_bits_[token] = bit_in_strip(token, 0);
-        for (uint32_t strip = 0; strip < n_raw_; ++strip)
+        for (uint32_t strip = 0; strip < page_.n_raw(); ++strip)
             pack_raw_strip(strip);
         if (layout_.axis == Axis::kChannel)
-            for (uint32_t strip = n_raw_; strip < n_strips(); ++strip)
+            for (uint32_t strip = page_.n_raw(); strip < page_.n_strips(); ++strip)
                 pack_channels(strip);
         else
             for (uint32_t first = 0; first < layout_.head_dim; first += layout_.group)
@@ -61,24 +56,19 @@ class Packer {
     }
 
   private:
-    uint32_t n_strips() const { return layout_.head_dim / LK_STRIP_CHANNELS; }
-    uint32_t n_tiles() const { return layout_.page_tokens / LK_TILE_TOKENS; }
-    bool is_value() const { return layout_.side == Side::kValue; }
     HalfRows strip_rows(uint32_t strip) const {
-        const uint64_t first = uint64_t{strip} * LK_STRIP_CHANNELS;
-        return {rows_.values + (is_value() ? first * rows_.stride : first), rows_.stride};
+        return {rows_.values + page_.first_value(strip), rows_.stride};
     }
-    uint64_t tile_stride() const { return is_value() ? 16 : 16 * rows_.stride; }
 
     void pack_raw_strip(uint32_t strip) const {
         const HalfRows rows = strip_rows(strip);
         auto *tiles = reinterpret_cast<uint16_t *>(payload_ + find_strip(layout_, strip).offset);
-        for (uint32_t tile = 0; tile < n_tiles(); ++tile)
-            write_raw_tile({rows.values + tile * tile_stride(), rows.stride},
+        for (uint32_t tile = 0; tile < page_.n_tiles(); ++tile)
+            write_raw_tile({rows.values + tile * page_.tile_stride(), rows.stride},
                            tiles + tile * 16ull * 16);
     }
 
-    // Of `count` groups, of stored channels from first_stored on or of tokens. n: a group's values.
+    // A stored channel or a token, and how many values have its range.
     struct Group {
         uint32_t first_stored;
         uint32_t token;
@@ -105,34 +95,33 @@ class Packer {
                             LK_STRIP_CHANNELS, at, [&](uint32_t k) {
                                 return Group{first_stored + k, first, layout_.group};
                             });
-        for (uint32_t tile = 0; tile < n_tiles(); ++tile)
-            first_[tile] = tile * 16 / layout_.group * 16;
-        pack_strip(strip, false);
+        pack_strip(strip);
     }
 
-    // Pages whose tokens have ranges: of a group of channels, but for those at 16 bits.
+    // Pages whose tokens have ranges: of a group of channels.
     void pack_channel_group(uint32_t first) {
-        const uint32_t wanted = first + layout_.group;
-        const uint32_t end = wanted < layout_.head_dim ? wanted : layout_.head_dim;
-        const uint32_t raw_end = n_raw_ * LK_STRIP_CHANNELS;
-        const uint32_t begin = first < raw_end ? raw_end : first;
-        if (begin >= end)
+        const StripPage::Channels channels = page_.group_channels(first);
+        if (channels.begin >= channels.end)
             return;
-        const HalfRows rows = strip_rows(begin / LK_STRIP_CHANNELS);
-        const auto group_at = [&](uint32_t token) { return Group{begin, token, end - begin}; };
-        if (is_value())
-            measure_columns(rows, end - begin, layout_.page_tokens, 0, group_at);
+        const uint32_t n = channels.end - channels.begin;
+        const HalfRows rows = strip_rows(channels.begin / LK_STRIP_CHANNELS);
+        const auto group_at = [&](uint32_t token) { return Group{channels.begin, token, n}; };
+        if (page_.is_value())
+            measure_columns(rows, n, layout_.page_tokens, 0, group_at);
         else
-            measure_rows(rows, end - begin, group_at);
-        for (uint32_t tile = 0; tile < n_tiles(); ++tile)
-            first_[tile] = tile * 16;
-        for (uint32_t strip = begin / LK_STRIP_CHANNELS; strip < end / LK_STRIP_CHANNELS; ++strip)
-            pack_strip(strip, !is_value());
+            measure_rows(rows, n, group_at);
+        for (uint32_t stored = channels.begin; stored < channels.end; stored += LK_STRIP_CHANNELS)
+            pack_strip(stored / LK_STRIP_CHANNELS);
     }
 
-    Parameters parameters(const Group &group, uint16_t low, uint16_t high) const {
+    // Out of line: both have much code and several callers.
+    __attribute__((noinline)) Parameters parameters(const Group &group, uint16_t low,
+                                                    uint16_t high) const {
         return make_parameters(Extremes{low, high}, layout_.metadata,
                                group_margin(layout_, rule_.clip, group.first_stored, group.n));
+    }
+    __attribute__((noinline)) Parameters deviation(float mean, float distance) const {
+        return deviation_parameters(mean, distance, layout_.metadata);
     }
 
     // Ranges and minima of n columns of n_rows values, to minima_ and ranges_ from `at` on.
@@ -151,7 +140,7 @@ class Packer {
             if (differ)
                 is_deviation = takes_deviation(layout_, rule_.one_bit, group.first_stored, n_rows);
             store(group,
-                  is_deviation ? deviation_parameters(means_[i], deviations_[i], layout_.metadata)
+                  is_deviation ? deviation(means_[i], deviations_[i])
                                : parameters(group, low_[i], high_[i]),
                   minima_ + at + i, ranges_ + at + i);
         }
@@ -176,60 +165,35 @@ class Packer {
         return make_deviation_parameters(values, n, layout_.metadata);
     }
 
-    bool is_shared(uint32_t stored) const {
-        return stored >= shared_first_ && stored < shared_first_ + 2u * layout_.n_shared;
-    }
-
-    void pack_strip(uint32_t strip, bool is_by_row) {
+    void pack_strip(uint32_t strip) {
         const StripPosition at = find_strip(layout_, strip);
-        const HalfRows rows = strip_rows(strip);
-        StripValues values = {rows.values, rows.stride, tile_stride(), n_tiles(), is_by_row,
-                              minima_,     ranges_,     first_,        {},        {}};
-        for (uint32_t k = 0; k < LK_STRIP_CHANNELS; ++k) {
-            const uint32_t stored = strip * LK_STRIP_CHANNELS + k;
-            const uint32_t bits = is_shared(stored) ? code_bits(layout_, stored) : at.bits;
-            values.tops[k] = static_cast<float>(top_code(bits));
-            values.steps[k] = code_step(bits);
-        }
-        kernels_.quantize_strip(values, codes_);
+        kernels_.quantize_strip(page_.rules(strip, minima_, ranges_), strip_rows(strip).values,
+                                codes_);
         const uint32_t low_bits = LK_LOW_BITS(at.bits);
         write_plane(codes_, layout_.page_tokens, low_bits, 0, payload_ + at.offset);
         if (at.bits != low_bits)
             write_plane(codes_, layout_.page_tokens, LK_HIGH_BITS(at.bits), low_bits,
                         payload_ + at.high_offset);
-        if (layout_.n_shared && at.bits == 2)
-            for (uint32_t k = 0; k < LK_STRIP_CHANNELS; ++k)
+        for (uint32_t k = 0; layout_.n_shared && k < LK_STRIP_CHANNELS; ++k)
+            if (page_.is_outlier(strip * LK_STRIP_CHANNELS + k))
                 write_high_bits(strip * LK_STRIP_CHANNELS + k);
     }
 
-    // The highest bit of an outlier's codes lies above its partner's code, whose strip is written
-    // by now: it is the same or an earlier one.
-    void write_high_bits(uint32_t stored) const {
-        if (stored < shared_first_ + layout_.n_shared || !is_shared(stored))
-            return;
-        const uint32_t partner = stored - layout_.n_shared;
-        uint8_t *strip = payload_ + find_strip(layout_, partner / LK_STRIP_CHANNELS).offset;
-        const uint32_t first_bit = bit_in_strip(0, partner % LK_STRIP_CHANNELS) + 1;
-        const uint16_t *codes = codes_ + stored % LK_STRIP_CHANNELS;
+    void write_high_bits(uint32_t outlier) const {
+        const uint64_t first = page_.high_bits(outlier);
+        const uint16_t *codes = codes_ + outlier % LK_STRIP_CHANNELS;
         for (uint32_t token = 0; token < layout_.page_tokens; ++token) {
-            const uint32_t bit = first_bit + token_bits_[token];
+            const uint64_t bit = first + page_.token_bits(token);
             const uint32_t high = codes[token * LK_STRIP_CHANNELS] >> 2;
-            strip[bit / 8] = static_cast<uint8_t>(strip[bit / 8] | high << bit % 8);
+            payload_[bit / 8] = static_cast<uint8_t>(payload_[bit / 8] | high << bit % 8);
         }
-    }
-    // Of a strip at 2 bits. A token and a channel decide different bits of the number, so those of
-    // the two add up.
-    uint16_t bit_in_strip(uint32_t token, uint32_t channel) const {
-        const BitPosition at = find_bit(layout_.side, layout_.page_tokens, 2, token, channel);
-        return static_cast<uint16_t>(at.word * 32 + at.bit);
     }
 
     const Kernels &kernels_;
     const PageLayout &layout_;
+    const StripPage page_;
     const RangeRule rule_;
     const HalfRows rows_;
-    const uint32_t n_raw_;  // strips
-    const uint32_t shared_first_;
     uint8_t *const payload_;
     uint8_t *const metadata_;
     // Of the strip or the group of channels at hand.
@@ -239,8 +203,6 @@ class Packer {
     uint16_t high_[LK_MAX_PAGE_TOKENS];
     float means_[LK_MAX_PAGE_TOKENS];
     float deviations_[LK_MAX_PAGE_TOKENS];
-    uint32_t first_[LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS];
-    uint16_t token_bits_[LK_MAX_PAGE_TOKENS];  // bit_in_strip(token, 0), of pages with pairs
     alignas(64) uint16_t codes_[kStripCodes];
 };
 

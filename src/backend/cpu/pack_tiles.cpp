@@ -36,10 +36,10 @@ LK_INLINE void transpose8(V8 *v) {
     std::memcpy(v, w, sizeof w);
 }
 
-// Codes of a row's half of k, as two of each word.
-LK_INLINE Vu4 pairs_of(const uint16_t *codes, uint32_t position, uint32_t g) {
+// Index of the 8 codes of a field of 4 lanes, of which each word has two.
+LK_INLINE uint32_t first_code(uint32_t position, uint32_t g) {
     const uint32_t row = (position >> 2) * 16 + g + 8 * (position & 1u);
-    return load<Vu4>(codes + row * 16 + 8 * ((position >> 1) & 1u));
+    return row * 16 + 8 * ((position >> 1) & 1u);
 }
 
 template <uint32_t kBits, uint32_t kWords>
@@ -52,13 +52,40 @@ void write_lane_words(const uint16_t *codes, uint32_t page_tokens, uint32_t shif
         for (uint32_t w = 0; w < kWords; ++w)
             for (uint32_t field = 0; field < F::kCount; ++field) {
                 const uint32_t position = unfold(i / 8 * kWords + w, field, F::kSteps);
-                words[w] |= ((pairs_of(codes, position, i % 8) >> shift) & kMask)
+                words[w] |= ((load<Vu4>(codes + first_code(position, i % 8)) >> shift) & kMask)
                             << (kBits * field);
             }
         uint32_t lanes[4 * 4];
         store_lane_words<kWords>(words, lanes);
         std::memcpy(strip + i * (16ull * kWords), lanes, 16ull * kWords);
     }
+}
+
+template <uint32_t kBits, uint32_t kWords>
+void read_lane_words(const uint8_t *strip, uint32_t page_tokens, uint32_t shift, uint16_t *codes) {
+    using F = Fields<kBits>;
+    constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x10001u;
+    const uint32_t n = 8 * (kWords < 4 ? 1 : page_tokens * kBits / 256);
+    for (uint32_t i = 0; i < n; ++i) {
+        Vu4 words[kWords];
+        load_lane_words<kWords>(strip + i * (16ull * kWords), words);
+        for (uint32_t w = 0; w < kWords; ++w)
+            for (uint32_t field = 0; field < F::kCount; ++field) {
+                const uint32_t position = unfold(i / 8 * kWords + w, field, F::kSteps);
+                uint16_t *to = codes + first_code(position, i % 8);
+                const Vu4 bits = ((words[w] >> (kBits * field)) & kMask) << shift;
+                store(to, shift ? bits | load<Vu4>(to) : bits);
+            }
+    }
+}
+
+// Call `call` with the width and the words of a lane as constants.
+template <class Call>
+LK_INLINE void with_plane(uint32_t page_tokens, uint32_t bits, Call call) {
+    with_width(bits, [&](auto width) {
+        with_lane_words<decltype(width)::value>(page_tokens,
+                                                [&](auto words) { call(width, words); });
+    });
 }
 
 }  // namespace
@@ -142,11 +169,17 @@ void read_raw_tile(const uint16_t *tile, uint16_t *values, uint64_t stride) {
 
 void write_plane(const uint16_t *codes, uint32_t page_tokens, uint32_t bits, uint32_t shift,
                  uint8_t *strip) {
-    with_width(bits, [&](auto width) {
-        constexpr uint32_t kBits = decltype(width)::value;
-        with_lane_words<kBits>(page_tokens, [&](auto words) {
-            write_lane_words<kBits, decltype(words)::value>(codes, page_tokens, shift, strip);
-        });
+    with_plane(page_tokens, bits, [&](auto width, auto words) {
+        write_lane_words<decltype(width)::value, decltype(words)::value>(codes, page_tokens, shift,
+                                                                         strip);
+    });
+}
+
+void read_plane(const uint8_t *strip, uint32_t page_tokens, uint32_t bits, uint32_t shift,
+                uint16_t *codes) {
+    with_plane(page_tokens, bits, [&](auto width, auto words) {
+        read_lane_words<decltype(width)::value, decltype(words)::value>(strip, page_tokens, shift,
+                                                                        codes);
     });
 }
 

@@ -33,6 +33,9 @@ void read_raw_tile(const uint16_t *tile, uint16_t *values, uint64_t stride);
 // 1) of codes [tile][row][k].
 void write_plane(const uint16_t *codes, uint32_t page_tokens, uint32_t bits, uint32_t shift,
                  uint8_t *strip);
+// The same back; with a shift the bits are added to those of the codes below.
+void read_plane(const uint8_t *strip, uint32_t page_tokens, uint32_t bits, uint32_t shift,
+                uint16_t *codes);
 
 }  // namespace cpu
 }  // namespace lk

@@ -1,6 +1,6 @@
-// What packing does in FP32: every operation is rounded as the scalar codec rounds it, so that
-// pages have the same bits. No product is added to anything but a guess, whatever the compiler
-// fuses.
+// What packing and dequantizing do in FP32: every operation is rounded as the scalar codec rounds
+// it, so that pages have the same bits. Compilers may fuse a product with an addition here, so none
+// is added to anything but a guess, or round_product() keeps it apart.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_PACK_TMPL_H
@@ -82,10 +82,11 @@ LK_INLINE Vh floats_to_halves(Vf v) {
 #endif
 }
 
+constexpr float kHighestHalf = 65504.0f;
+
 uint32_t round_row(const float *values, uint32_t n, uint16_t *out) {
-    constexpr float kHighest = 65504.0f;
     constexpr float kBeyond = 65520.0f;  // what would become infinity
-    const Vf highest = broadcast(kHighest);
+    const Vf highest = broadcast(kHighestHalf);
     Vi saturated = {};
     for (uint32_t i = 0; i < n; i += kWidth) {
         const Vf v = load<Vf>(values + i);
@@ -156,22 +157,53 @@ struct Quantizer {
     }
 };
 
-void quantize_strip(const StripValues &strip, uint16_t *codes) {
-    for (uint32_t tile = 0; tile < strip.n_tiles; ++tile)
+void quantize_strip(const StripRules &rules, const uint16_t *values, uint16_t *codes) {
+    for (uint32_t tile = 0; tile < rules.n_tiles; ++tile)
         for (uint32_t k = 0; k < 16; k += kWidth) {
-            const uint16_t *values = strip.values + tile * strip.tile_stride + k;
-            const float *minima = strip.minima + strip.first[tile];
-            const float *ranges = strip.ranges + strip.first[tile];
-            const Vf top = load<Vf>(strip.tops + k);
-            const Vf step = load<Vf>(strip.steps + k);
+            const uint16_t *from = values + tile * rules.tile_stride + k;
+            const float *minima = rules.minima + rules.first[tile];
+            const float *ranges = rules.ranges + rules.first[tile];
+            const Vf top = load<Vf>(rules.tops + k);
+            const Vf step = load<Vf>(rules.steps + k);
             Quantizer q;
-            if (!strip.is_by_row)
+            if (!rules.is_by_row)
                 q = Quantizer::make(load<Vf>(minima + k), load<Vf>(ranges + k), top, step);
-            for (uint32_t row = 0; row < 16; ++row, values += strip.row_stride) {
-                if (strip.is_by_row)
+            for (uint32_t row = 0; row < 16; ++row, from += rules.row_stride) {
+                if (rules.is_by_row)
                     q = Quantizer::make(broadcast(minima[row]), broadcast(ranges[row]), top, step);
                 store(codes + (tile * 16 + row) * 16 + k,
-                      q.codes(halves_to_floats(load<Vh>(values))));
+                      q.codes(halves_to_floats(load<Vh>(from))));
+            }
+        }
+}
+
+// A product that is rounded before it is added to anything.
+LK_INLINE Vf round_product(Vf product) {
+#if defined(__SSE2__)
+    __asm__("" : "+x"(product));
+#elif defined(__ARM_NEON)
+    __asm__("" : "+w"(product));
+#endif
+    return product;
+}
+
+// dequantize() of format/quantize.h.
+void dequantize_strip(const StripRules &rules, const uint16_t *codes, uint16_t *values) {
+    const Vf highest = broadcast(kHighestHalf);
+    for (uint32_t tile = 0; tile < rules.n_tiles; ++tile)
+        for (uint32_t k = 0; k < 16; k += kWidth) {
+            uint16_t *to = values + tile * rules.tile_stride + k;
+            const float *minima = rules.minima + rules.first[tile];
+            const float *ranges = rules.ranges + rules.first[tile];
+            const Vf code_step = load<Vf>(rules.steps + k);
+            for (uint32_t row = 0; row < 16; ++row, to += rules.row_stride) {
+                const uint32_t at = rules.is_by_row ? row : k;
+                const Vf minimum = rules.is_by_row ? broadcast(minima[at]) : load<Vf>(minima + at);
+                const Vf range = rules.is_by_row ? broadcast(ranges[at]) : load<Vf>(ranges + at);
+                const Vu code =
+                    __builtin_convertvector(load<Vh>(codes + (tile * 16 + row) * 16 + k), Vu);
+                const Vf value = minimum + round_product(to_floats(code) * (range * code_step));
+                store(to, floats_to_halves(maximum(least(value, highest), -highest)));
             }
         }
 }
