@@ -117,9 +117,9 @@ void dequantize_page_fast(const Kernels &kernels, const PageLayout &layout, cons
     const bool is_value = layout.side == Side::kValue;
     const bool is_permuted = layout.permutes || fixed_permutation;
     // Values are transposed after, and channels are put in order last.
-    const bool is_direct = !is_value && !is_permuted;
-    Dequantizer(kernels, layout, payload, metadata, is_direct ? values : scratch).dequantize();
-    if (is_direct)
+    const bool keeps_order = !is_value && !is_permuted;
+    Dequantizer(kernels, layout, payload, metadata, keeps_order ? values : scratch).dequantize();
+    if (keeps_order)
         return;
     uint16_t places[LK_MAX_HEAD_DIM];
     for (uint32_t stored = 0; stored < head_dim; ++stored)
