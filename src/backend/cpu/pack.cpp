@@ -46,27 +46,29 @@ class RawPage {
           is_value_(format.layout.side == Side::kValue) {}
 
     void write_run(uint32_t first, uint32_t n, const uint16_t *values) const {
-        for (uint32_t token = first; token < first + n;) {
-            const bool is_whole =
-                token % LK_TILE_TOKENS == 0 && first + n - token >= LK_TILE_TOKENS;
-            const uint16_t *from = values + uint64_t{token - first} * head_dim_;
-            if (is_whole)
-                write_tiles(token, from);
-            else
-                write(token, from);
-            token += is_whole ? LK_TILE_TOKENS : 1;
-        }
+        each_part(
+            first, n, [&](uint32_t token, uint64_t at) { write_tiles(token, values + at); },
+            [&](uint32_t token, uint64_t at) { write(token, values + at); });
     }
     void read_run(uint32_t first, uint32_t n, uint16_t *values) const {
-        for (uint32_t token = first; token < first + n;) {
-            const bool is_whole =
-                token % LK_TILE_TOKENS == 0 && first + n - token >= LK_TILE_TOKENS;
-            uint16_t *to = values + uint64_t{token - first} * head_dim_;
+        each_part(
+            first, n, [&](uint32_t token, uint64_t at) { read_tiles(token, values + at); },
+            [&](uint32_t token, uint64_t at) { read(token, values + at); });
+    }
+
+  private:
+    // Calls of_tile(token, place in the run) for 16 tokens that are whole tiles, of_token for every
+    // other one.
+    template <class OfTile, class OfToken>
+    void each_part(uint32_t first, uint32_t n, OfTile of_tile, OfToken of_token) const {
+        for (uint32_t i = 0; i < n;) {
+            const uint32_t token = first + i;
+            const bool is_whole = token % LK_TILE_TOKENS == 0 && n - i >= LK_TILE_TOKENS;
             if (is_whole)
-                read_tiles(token, to);
+                of_tile(token, uint64_t{i} * head_dim_);
             else
-                read(token, to);
-            token += is_whole ? LK_TILE_TOKENS : 1;
+                of_token(token, uint64_t{i} * head_dim_);
+            i += is_whole ? LK_TILE_TOKENS : 1;
         }
     }
     void write(uint32_t token, const uint16_t *values) const {
@@ -86,7 +88,6 @@ class RawPage {
         }
     }
 
-  private:
     uint32_t channel(uint32_t stored) const {
         return permutation_ ? load_channel(permutation_, head_dim_, stored) : stored;
     }
