@@ -47,9 +47,16 @@ __device__ __forceinline__ void rotate_across_lanes(uint32_t n_lanes, float (&x)
     }
 }
 
+// rotation_factor(n) of a power of two: a reciprocal square root would be more instructions.
+__device__ __forceinline__ float rotation_scale(uint32_t n) {
+    const uint32_t exponent = 31 - __clz(n);
+    const float power = __uint_as_float((127 - (exponent + 1) / 2) << 23);
+    return exponent % 2 ? power * 1.41421356f : power;
+}
+
 template <int kCount>
 __device__ __forceinline__ void scale_rotated(uint32_t n, float (&x)[kCount]) {
-    const float factor = __frsqrt_rn(static_cast<float>(n));  // rotation_factor(n)
+    const float factor = rotation_scale(n);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
         x[i] = __fmul_rn(x[i], factor);
@@ -67,7 +74,7 @@ __device__ __forceinline__ void rotate_query(uint32_t n, float (&q)[kCount]) {
 // A warp rotates a row in shared memory.
 __device__ __forceinline__ void rotate_row(uint32_t n, uint32_t head_dim, float *row) {
     const uint32_t lane = threadIdx.x % kWarp;
-    const float factor = __frsqrt_rn(static_cast<float>(n));
+    const float factor = rotation_scale(n);
 #pragma unroll 1
     for (uint32_t distance = 1; distance < n; distance *= 2) {
         __syncwarp();

@@ -10,6 +10,7 @@
 
 #include "cuda/decode/merge_wide.cuh"
 #include "cuda/decode/methods.cuh"
+#include "cuda/rotate.cuh"
 
 namespace lk {
 namespace cuda {
@@ -101,6 +102,8 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
             q[n] = is_beyond ? 0.0f : q[n];
         const float centered = center_product(args.layer, item.kv_head, q, lane);
         scale_query(args.layer, item.kv_head, q, lane);
+        if (args.layer.key_rotation)
+            rotate_query(args.layer.key_rotation, q);
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
             most = fmaxf(most, fabsf(q[n]));

@@ -306,8 +306,7 @@ LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata
  * boosts and ranges are of these. Centers are subtracted and scales divide before. Attention
  * rotates the queries. The matrix is orthogonal, so logits are those of the keys as given up to
  * rounding, also where keys stay at 16 bits. Bytes stay the same. A snapshot loads only into a
- * cache that rotates the same layers. On CUDA a decode step of such a layer takes many times as
- * long as without a rotation (docs/performance.md).
+ * cache that rotates the same layers.
  *
  * rotation  LK_ROTATION_NONE, as in every new plan, or LK_ROTATION_HADAMARD
  *

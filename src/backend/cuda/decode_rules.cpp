@@ -166,9 +166,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         }
         if (more.n_formats)
             kinds.add_more_formats();
-        // Decode does not rotate queries: code for it made every layer's step 3 to 7 % longer
-        // (docs/lab/kernels.md, "Rotated keys on CUDA").
-        const bool has_kind = !differs && !layer.is_uneven && !view.key_rotation;
+        const bool has_kind = !differs && !layer.is_uneven;
         layer.kind = has_kind ? kinds.fastest(view.head_dim) : kDecodeNone;
         share_metadata(kinds.shares_slots, kinds.permutes, &layer);
         layer.is_narrow =
