@@ -239,13 +239,16 @@ LK_BOTH uint32_t latent_code_bits(const FormatInfo &c) {
                                            : 0;
 }
 
+// A layer's pages for launch_rows().
+struct RowsPages {
+    uint32_t coded_bytes;  // of the largest packed page, if the codes of all are multiplied, else 0
+    uint32_t packed_bytes;  // of the largest packed pages of keys and of values, 0 without any
+};
 // Attention of layers whose values are channels of their keys or of another dim, for any number of
-// query columns (is_uneven() of cuda/types.h). page_bytes: of the layer's largest page whose codes
-// are multiplied, 0 without one; what shared memory does not hold is read where it lies, which is
-// slower.
-cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream);
+// query columns (is_uneven() of cuda/types.h).
+cudaError_t launch_rows(const TileArgs &args, const RowsPages &pages, cudaStream_t stream);
 // As tile_splits(), tile_partial_floats() and tile_fits().
-uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms);
+uint32_t rows_splits(const TileArgs &args, const RowsPages &pages, uint32_t n_sms);
 uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms);
 cudaError_t rows_fit(const LayerArg &layer);
 

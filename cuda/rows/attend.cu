@@ -18,36 +18,43 @@ static_assert(kMergeThreads >= kMostRowsSplits, "a thread has a split");
 LK_BOTH uint32_t merge_parts(uint32_t value_dim) {
     return (value_dim + kMergeChannels - 1) / kMergeChannels;
 }
-// Of a thread block's shared memory, in addition to rows_layout().
-constexpr uint32_t kStaticBytes = sizeof(RowsTables) + 512;
+// Of a thread block's shared memory, in addition to rows_layout(), which begins at a multiple of
+// 128.
+constexpr uint32_t kStaticBytes = (sizeof(RowsTables) + 512 + 127) / 128 * 128;
 
 struct SlotShape {
     uint32_t n_slots;
     uint32_t stage_tokens;
     bool has_codes;
     bool divides_warps;
+    bool has_copy;  // of a packed page that becomes tiles
 };
 // Preferred from the first to the last.
 constexpr SlotShape kSlotShapes[] = {
-    {3, 48, true, true},   {3, 32, true, true},   {2, 64, true, false},  {2, 48, true, false},
-    {2, 32, true, false},  {1, 64, true, false},  {1, 32, true, false},  {2, 64, false, false},
-    {2, 48, false, false}, {2, 32, false, false}, {1, 32, false, false}, {1, 16, false, false}};
+    {3, 48, true, true, false},   {3, 32, true, true, false},   {2, 64, true, false, false},
+    {2, 48, true, false, false},  {2, 32, true, false, false},  {1, 64, true, false, false},
+    {1, 32, true, false, false},  {2, 64, false, false, true},  {2, 48, false, false, true},
+    {2, 32, false, false, true},  {1, 32, false, false, true},  {1, 16, false, false, true},
+    {2, 64, false, false, false}, {2, 48, false, false, false}, {2, 32, false, false, false},
+    {1, 32, false, false, false}, {1, 16, false, false, false}};
 
-void set_shape(const LayerArg &layer, const SlotShape &shape, uint32_t page_bytes, RowsGrid *grid) {
+void set_shape(const LayerArg &layer, const SlotShape &shape, const RowsPages &pages,
+               RowsGrid *grid) {
     const uint32_t tiles = 2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
     const uint32_t output = 4 * grid->n_columns * (layer.value_dim + kOutputPad) / shape.n_slots;
     grid->n_slots = shape.n_slots;
     grid->stage_tokens = shape.stage_tokens;
     grid->partial_tokens = shape.has_codes ? kMostRowsTokens : 64;
-    grid->page_bytes = shape.has_codes ? page_bytes : 0;
+    grid->page_bytes = shape.has_codes ? pages.coded_bytes : 0;
+    grid->copy_bytes = shape.has_copy ? pages.packed_bytes : 0;
     grid->divides_warps = shape.divides_warps;
+    grid->unpacks = pages.packed_bytes && !shape.has_codes;
     const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
     grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
     grid->shared_bytes = rows_layout(layer, *grid).total;
 }
 
-// page_bytes: of the layer's largest packed block; codes are multiplied in latent layers alone.
-cudaError_t cut_launch(const TileArgs &args, uint32_t page_bytes, RowsGrid *grid) {
+cudaError_t cut_launch(const TileArgs &args, const RowsPages &pages, RowsGrid *grid) {
     int device = 0;
     int most = 0;
     cudaError_t error = cudaGetDevice(&device);
@@ -61,11 +68,11 @@ cudaError_t cut_launch(const TileArgs &args, uint32_t page_bytes, RowsGrid *grid
         grid->n_columns = n_columns > kRowsColumns ? columns : kRowsColumns;
         grid->n_tiles = (n_columns + grid->n_columns - 1) / grid->n_columns;
         for (const SlotShape &shape : kSlotShapes) {
-            if (shape.has_codes && (!layer.is_latent || !page_bytes))
+            if (shape.has_codes && !pages.coded_bytes)
                 continue;
             if (shape.divides_warps && grid->n_columns > kRowsColumns)
                 continue;
-            set_shape(layer, shape, page_bytes, grid);
+            set_shape(layer, shape, pages, grid);
             if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
                 return cudaSuccess;
         }
@@ -173,12 +180,12 @@ cudaError_t rows_fit(const LayerArg &layer) {
     args.layer.n_query_heads = args.layer.n_kv_heads = 1;
     args.max_new = 1;
     RowsGrid grid{};
-    return cut_launch(args, 0, &grid);
+    return cut_launch(args, {}, &grid);
 }
 
-uint32_t rows_splits(const TileArgs &args, uint32_t page_bytes, uint32_t n_sms) {
+uint32_t rows_splits(const TileArgs &args, const RowsPages &pages, uint32_t n_sms) {
     RowsGrid grid{};
-    if (cut_launch(args, page_bytes, &grid) != cudaSuccess)
+    if (cut_launch(args, pages, &grid) != cudaSuccess)
         return 1;
     const uint64_t n = uint64_t{grid.n_tiles} * args.layer.n_kv_heads * args.n_sequences;
     if (!n || n >= n_sms)
@@ -191,16 +198,18 @@ uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms) {
     return uint64_t{n_sms} * rows_partial_floats(kMostRowsColumns, layer.value_dim);
 }
 
-cudaError_t launch_rows(const TileArgs &args, uint32_t page_bytes, cudaStream_t stream) {
+cudaError_t launch_rows(const TileArgs &args, const RowsPages &pages, cudaStream_t stream) {
     if (!args.max_new || !args.n_sequences)
         return cudaSuccess;
     RowsGrid grid{};
-    cudaError_t error = cut_launch(args, page_bytes, &grid);
+    cudaError_t error = cut_launch(args, pages, &grid);
     if (error != cudaSuccess)
         return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
-    error = launch_kernel(grid.divides_warps ? attend_latent : attend_rows, blocks, kRowsThreads,
-                          grid.shared_bytes, stream, args, grid);
+    const auto kernel = grid.divides_warps ? attend_latent
+                        : grid.unpacks     ? attend_rows<true>
+                                           : attend_rows<false>;
+    error = launch_kernel(kernel, blocks, kRowsThreads, grid.shared_bytes, stream, args, grid);
     if (error != cudaSuccess || args.n_splits == 1)
         return error;
     const uint32_t n_columns = args.max_new * (args.layer.n_query_heads / args.layer.n_kv_heads);

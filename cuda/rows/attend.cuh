@@ -267,9 +267,11 @@ __device__ __forceinline__ RowsBlock make_block(const TileArgs &args, const Rows
     return {tables,
             memory,
             memory + layout.queries,
+            memory + layout.copy,
             grid.n_slots,
             grid.slot_bytes,
             grid.page_bytes,
+            grid.copy_bytes,
             grid.stage_tokens,
             grid.n_columns,
             args.layer.head_dim / LK_STRIP_CHANNELS,
@@ -292,9 +294,10 @@ __device__ __forceinline__ WarpColumns all_columns(const Mask &mask) {
             mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
 }
 
+template <bool kUnpacks>
 __global__ void __launch_bounds__(kRowsThreads, 1)
     attend_rows(const __grid_constant__ TileArgs args, const __grid_constant__ RowsGrid grid) {
-    extern __shared__ __align__(16) uint8_t memory[];
+    extern __shared__ __align__(128) uint8_t memory[];
     __shared__ RowsTables tables;
     __shared__ float column_values[2][kMostRowsColumns];
     const TilePosition position = own_position(args);
@@ -317,9 +320,16 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const WarpColumns all = all_columns(mask);
 
     const bool copies_ahead = grid.n_slots > 1;
-    Stage stage = advance<AllThreads>(args, block, {0, 0, 0, 0, block.n_slots - 1});
+    Stage stage = advance<AllThreads, kUnpacks>(args, block, {0, 0, 0, 0, block.n_slots - 1});
+    uint32_t copied = ~0u;
+    const auto begin = [&](const Stage &at) {
+        if constexpr (kUnpacks)
+            copied = begin_unpacked_stage<AllThreads>(block, at, copied);
+        else
+            begin_stage<AllThreads>(block, at);
+    };
     if (stage.n_tokens)
-        begin_stage<AllThreads>(block, stage);
+        begin(stage);
     load_positions(args, &tables);
     if (args.layer.key_rotation)
         load_rotated_columns(args, block);
@@ -331,13 +341,13 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 #pragma unroll 1
     while (stage.n_tokens) {
         wait_copies<0>();
-        finish_stage(block, stage);
+        finish_stage<AllThreads, kUnpacks>(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
-        const Codes codes = find_codes(block, stage, slot);
-        const Stage next = advance<AllThreads>(args, block, stage);
+        const Codes codes = kUnpacks ? Codes{} : find_codes(block, stage, slot);
+        const Stage next = advance<AllThreads, kUnpacks>(args, block, stage);
         __syncthreads();  // the stage is there, and what the one before was read from is free
         if (next.n_tokens && copies_ahead)
-            begin_stage<AllThreads>(block, next);
+            begin(next);
         const uint32_t n_tiles = stage_tiles(stage);
         if (block.is_wide())
             multiply_keys<true>(block, codes, slot, n_tiles, sums.partial, sums.partial_stride,
@@ -362,7 +372,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                                                         thread.out);
         if (next.n_tokens && !copies_ahead) {
             __syncthreads();
-            begin_stage<AllThreads>(block, next);
+            begin(next);
         }
         stage = next;
     }

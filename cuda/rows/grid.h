@@ -27,7 +27,9 @@ struct RowsGrid {
     uint32_t slot_bytes;
     uint32_t n_slots;
     uint32_t shared_bytes;
-    bool divides_warps;  // into key warps and value warps
+    uint32_t copy_bytes;  // of the copy of a packed page that becomes tiles, 0 without place
+    bool divides_warps;   // into key warps and value warps
+    bool unpacks;         // packed pages become FP16 tiles
 };
 
 // Where a thread block's arrays lie in its dynamic shared memory, in bytes. Slots begin at 0.
@@ -36,6 +38,7 @@ struct RowsLayout {
     uint32_t partial;  // [share of the channels][column][token] sums of products
     uint32_t minima;   // [column][warp] sums of products with minima
     uint32_t weights;  // [column][token] in FP16; of two stages where warps are divided
+    uint32_t copy;     // of a packed page
     uint32_t total;
 };
 constexpr uint32_t kKeyShares = 4;  // of the channels, by warps
@@ -53,7 +56,8 @@ constexpr RowsLayout rows_layout(const LayerArg &layer, const RowsGrid &grid) {
     const uint32_t products = 4 * kKeyShares * columns * (grid.partial_tokens + kPartialPad);
     layout.minima = layout.partial + (grid.divides_warps ? 0 : products);
     layout.weights = layout.minima + 4 * kRowsWarps * columns;
-    layout.total = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
+    layout.copy = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
+    layout.total = layout.copy + grid.copy_bytes;
     return layout;
 }
 

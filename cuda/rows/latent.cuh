@@ -69,8 +69,7 @@ __device__ __forceinline__ void await_minima() {
 struct FoundStage {
     Stage stage;
     Codes codes;
-    uint32_t slot;      // shared address
-    uint32_t is_whole;  // once its copies have arrived
+    uint32_t slot;  // shared address
 };
 // Two are read while the next one is found.
 constexpr uint32_t kFoundStages = 4;
@@ -101,7 +100,7 @@ __device__ __forceinline__ void multiply_own_tile(const RowsBlock &block, const 
     const uint32_t stride = is_coded ? strip_bytes(codes.page_tokens, kBits) : n_tiles * kTileBytes;
     const uint32_t words = is_coded
                                ? codes.words + lane_offset<kBits>(codes) + tile_offset<kBits>(tile)
-                               : slot + tile * kTileBytes + 16 * lane;
+                               : slot + tile * kTileBytes + swizzled(16 * lane);
     const uint32_t queries = shared_address(block.queries) + 16 * lane;
     const uint32_t ranges = codes.ranges + 8 * (lane % 4);
     const uint32_t shift = kBits == 2 ? tile % 2 * 2 : 0;
@@ -292,25 +291,23 @@ struct RoundedSums {
     __device__ __forceinline__ float of(int n, int i) const { return sums[n][i]; }
 };
 
-// Find the stage after `stage` and begin its copies. Value warps.
-__device__ __forceinline__ void find_next(const TileArgs &args, const RowsBlock &block,
-                                          const Stage &stage, FoundStage *found) {
-    const Stage next = advance<ValueThreads>(args, block, stage);
+// Find the stage after `stage` and begin it. Value warps.
+__device__ __forceinline__ Stage find_next(const TileArgs &args, const RowsBlock &block,
+                                           const Stage &stage, FoundStage *found) {
+    const Stage next = advance<ValueThreads, false>(args, block, stage);
     if (next.n_tokens)
         begin_stage<ValueThreads>(block, next);
-    if (ValueThreads::index())
-        return;
-    found->stage = next;
-    if (!next.n_tokens)
-        return;
-    found->slot = shared_address(block.slot(next));
-    found->codes = find_codes(block, next, found->slot);
-    found->is_whole = is_copied_whole(block, next);
+    if (ValueThreads::index() == 0) {
+        found->stage = next;
+        found->slot = shared_address(block.slot(next));
+        found->codes = next.n_tokens ? find_codes(block, next, found->slot) : Codes{};
+    }
+    return next;
 }
 
 __global__ void __launch_bounds__(kRowsThreads, 1)
     attend_latent(const __grid_constant__ TileArgs args, const __grid_constant__ RowsGrid grid) {
-    extern __shared__ __align__(16) uint8_t memory[];
+    extern __shared__ __align__(128) uint8_t memory[];
     __shared__ RowsTables tables;
     __shared__ WeighedStage weighed[2];
     __shared__ FoundStage found[kFoundStages];
@@ -332,8 +329,11 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);
     const bool is_key_warp = warp < kSideWarps;
-    if (!is_key_warp)
-        find_next(args, block, {0, 0, 0, 0, block.n_slots - 1}, &found[0]);
+    if (!is_key_warp) {
+        const Stage first = find_next(args, block, {0, 0, 0, 0, block.n_slots - 1}, &found[0]);
+        if (first.n_tokens)
+            finish_stage<ValueThreads, false>(block, first);
+    }
     load_positions(args, &tables);
     load_query_columns(args, block);
     KeyWarp keys;
@@ -353,10 +353,6 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         const bool has_stage = now.stage.n_tokens;
         if (!has_stage && !has_before)
             break;
-        if (has_stage && !now.is_whole) {
-            finish_stage(block, now.stage);
-            __syncthreads();
-        }
         if (is_key_warp && has_stage) {
             TileProducts logits = {};
             const Codes codes = now.codes;
@@ -384,7 +380,8 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         }
         if (!is_key_warp) {
             if (has_stage) {
-                find_next(args, block, now.stage, &found[(turn + 1) % kFoundStages]);
+                const Stage next =
+                    find_next(args, block, now.stage, &found[(turn + 1) % kFoundStages]);
                 if (now.codes.bits) {
                     multiply_minima<false, kSideWarps, kSideWarps>(
                         now.codes,
@@ -393,6 +390,8 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                         warp - kSideWarps, block.key_strips, minima + warp - kSideWarps);
                     give_minima();
                 }
+                if (next.n_tokens)
+                    finish_stage<ValueThreads, false>(block, next);
             } else if (ValueThreads::index() == 0) {
                 found[(turn + 1) % kFoundStages].stage.n_tokens = 0;
             }

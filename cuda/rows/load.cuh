@@ -2,7 +2,7 @@
 //
 // A slot holds the codes of a latent page of one width, whose codes are multiplied as they are, or
 // FP16 tiles of a stage: [strip][tile][lane][4 words] of the keys, then of the values of layers
-// that are not latent, as in 16-bit pages; channels in their own order. 16-bit pages are copied,
+// that are not latent; channels in their own order, lanes swizzled(). 16-bit pages are copied,
 // tiles of all other pages are made, once for all columns of the thread block.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -11,6 +11,7 @@
 
 #include "cuda/prefill/queries.cuh"
 #include "cuda/rows/grid.h"
+#include "cuda/rows/strip.cuh"
 
 namespace lk {
 namespace cuda {
@@ -21,8 +22,7 @@ constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 struct RowsTables : ColumnTables {
     EntryView views[kPageBatch];
     uint32_t code_bits[kPageBatch];       // of pages whose codes are multiplied, else 0
-    uint16_t orders[2][LK_MAX_HEAD_DIM];  // stored channel -> channel, where a page has an order
-    uint32_t has_order[2];
+    StripInfo strips[2][kMostKeyStrips];  // of a packed page that becomes tiles
 };
 
 // The fields of a thread block that the functions below need.
@@ -30,9 +30,11 @@ struct RowsBlock {
     RowsTables *tables;
     uint8_t *slots;
     uint8_t *queries;
+    uint8_t *copy;  // of a packed page that becomes tiles
     uint32_t n_slots;
     uint32_t slot_bytes;
     uint32_t page_bytes;
+    uint32_t copy_bytes;
     uint32_t stage_tokens;
     uint32_t n_columns;
     uint32_t key_strips;
@@ -85,7 +87,8 @@ __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block
 }
 
 // The stage after one, or the first one after none. A page whose codes are multiplied is one stage.
-template <class Threads>
+// A function of each kernel, so that the compiler knows where its shared memory is.
+template <class Threads, bool kUnpacks>
 __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
                                       const Stage stage) {
     const Mask &mask = block.tables->mask;
@@ -113,69 +116,10 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
     return next;
 }
 
-// The order of a page's channels, and its bytes on their way to L2.
 template <class Threads>
-__device__ inline void describe_page(const RowsBlock &block, const EntryView &view) {
-#pragma unroll 1
-    for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
-        const PageView &page = view.pages[side];
-        const uint8_t *order = nullptr;
-        if (page.source == Source::kDistant) {
-            order = page.info.permutes ? page.metadata + page.info.permutation_offset
-                                       : reinterpret_cast<const uint8_t *>(page.info.permutation);
-            for (uint32_t i = 128 * Threads::index(); i < page.info.payload_bytes;
-                 i += 128 * Threads::kN)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(page.payload + i));
-        }
-        const uint32_t n_channels = block.strips(side) * LK_STRIP_CHANNELS;
-        for (uint32_t i = Threads::index(); order && i < n_channels; i += Threads::kN)
-            block.tables->orders[side][i] =
-                static_cast<uint16_t>(load_channel(order, n_channels, i));
-        if (Threads::index() == 0)
-            block.tables->has_order[side] = order != nullptr;
-    }
-}
-
-// Copy n runs of bytes that lie apart.
-template <class Threads>
-__device__ __forceinline__ void copy_runs(uint32_t n, uint32_t to, const uint8_t *from,
-                                          uint32_t stride, uint32_t bytes) {
-    const uint32_t n_warps = n > 1 ? Threads::kN / kWarp : 1;
-    const uint32_t thread = n > 1 ? threadIdx.x % kWarp : Threads::index();
-    const uint32_t step = 16 * (n > 1 ? kWarp : Threads::kN);
-#pragma unroll 1
-    for (uint32_t i = n > 1 ? Threads::index() / kWarp : 0; i < n; i += n_warps)
-        for (uint32_t at = 16 * thread; at < bytes; at += step)
-            copy_async(to + i * bytes + at, from + i * stride + at);
-}
-
-// Begin the copies of a stage.
-template <class Threads>
-__device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
-    const EntryView &view = block.view(stage);
-    const uint32_t slot = shared_address(block.slot(stage));
-    if (block.code_bits(stage)) {
-        const PageView &page = view.pages[0];
-        const FormatInfo &c = page.info;
-        copy_runs<Threads>(1, slot, page.payload, 0, c.payload_bytes);
-        copy_runs<Threads>(1, slot + c.payload_bytes, page.metadata, 0, c.metadata_bytes);
-        commit_copies();
-        return;
-    }
-    if (stage.index == view.first_stage)
-        describe_page<Threads>(block, view);
-    const uint32_t bytes = stage_tiles(stage) * kTileBytes;  // of a strip
-#pragma unroll 1
-    for (uint32_t side = 0; side < 2; ++side) {
-        const PageView &page = view.pages[side];
-        if (page.source != Source::kTiles)
-            continue;
-        const uint32_t tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
-        copy_runs<Threads>(block.strips(side), slot + side * block.key_strips * bytes,
-                           page.payload + tile * kTileBytes,
-                           2 * LK_STRIP_CHANNELS * page.info.page_tokens, bytes);
-    }
-    commit_copies();
+__device__ __forceinline__ void copy_bytes(uint32_t to, const uint8_t *from, uint32_t n_bytes) {
+    for (uint32_t at = 16 * Threads::index(); at < n_bytes; at += 16 * Threads::kN)
+        copy_async(to + at, from + at);
 }
 
 // A lane's registers of a tile of staged tokens, from the tile's first one on.
@@ -190,116 +134,203 @@ __device__ __forceinline__ void load_staged(const uint16_t *rows, bool is_value,
         const uint16_t *at = rows + token * n_channels + (is_value ? row : k);
         a[r] = 0;
         if (token < n_tokens && is_value)
-            a[r] = at[0] | (token + 1 < n_tokens ? uint32_t{at[n_channels]} << 16 : 0);
+            a[r] = __ldg(at) | (token + 1 < n_tokens ? uint32_t{__ldg(at + n_channels)} << 16 : 0);
         else if (token < n_tokens)
-            a[r] = *reinterpret_cast<const uint32_t *>(at);
+            a[r] = __ldg(reinterpret_cast<const uint32_t *>(at));
     }
 }
 
-// Make zeros of numbers of tokens after the last one: memory there may hold NaNs, which a weight of
-// 0 would not take away.
-__device__ __forceinline__ void clear_rest(bool is_value, uint32_t n_tokens, uint32_t (&a)[4]) {
-    const uint32_t lane = threadIdx.x % kWarp;
-#pragma unroll
-    for (uint32_t r = 0; r < 4; ++r) {
-        const uint32_t token = is_value ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r);
-        if (token >= n_tokens)
-            a[r] = 0;
-        else if (is_value && token + 1 == n_tokens)
-            a[r] &= 0xFFFFu;
-    }
-}
-
-// The tiles of a side of a stage in its slot.
+// A side of a stage, in its slot.
 struct SideTiles {
-    uint8_t *tiles;
-    const uint16_t *order;  // of channels, or null
-    uint32_t n_tiles;       // of a strip
-    bool is_value;
-
-    __device__ __forceinline__ uint8_t *tile(uint32_t strip, uint32_t tile) const {
-        return tiles + (strip * n_tiles + tile) * kTileBytes;
-    }
-    __device__ __forceinline__ void store(uint32_t strip, uint32_t at,
-                                          const uint32_t (&a)[4]) const {
-        const uint32_t lane = threadIdx.x % kWarp;
-        if (!order) {
-            reinterpret_cast<uint4 *>(tile(strip, at))[lane] = make_uint4(a[0], a[1], a[2], a[3]);
-            return;
-        }
-        // With the channels where they belong.
-#pragma unroll 1
-        for (uint32_t i = 0; i < 8; ++i) {
-            const uint32_t r = i / 2;
-            uint32_t row = LK_TILE_ROW(lane, r);
-            uint32_t k = LK_TILE_K(lane, r) + i % 2;
-            const uint32_t channel = order[strip * LK_STRIP_CHANNELS + (is_value ? row : k)];
-            (is_value ? row : k) = channel % LK_STRIP_CHANNELS;
-            const uint32_t to = LK_TILE_LANE(row, k) * 16 + (row / 8 + k / 8 * 2) * 4 + k % 2 * 2;
-            const uint32_t word = r < 2 ? (r ? a[1] : a[0]) : (r == 2 ? a[2] : a[3]);
-            *reinterpret_cast<uint16_t *>(tile(channel / LK_STRIP_CHANNELS, at) + to) =
-                static_cast<uint16_t>(word >> 16 * (i % 2));
-        }
-    }
+    const PageView *page;
+    uint32_t tiles;  // shared address
+    uint32_t n_strips;
+    StripPart part;
 };
 
-// The tiles of a side that were not copied whole: of packed and of staged pages, and of a 16-bit
-// page the tile in whose middle the tokens end. A warp takes a strip.
-__device__ __forceinline__ void make_side(const RowsBlock &block, const Stage &stage,
-                                          const SideTiles &to) {
-    const EntryView &view = block.view(stage);
-    const PageView &page = view.pages[to.is_value];
-    const bool is_copied = page.source == Source::kTiles;
-    const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t n_strips = block.strips(to.is_value);
-    const uint32_t n_channels = n_strips * LK_STRIP_CHANNELS;
-    const uint32_t page_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
-    const uint32_t first = is_copied ? stage.n_tokens / LK_TILE_TOKENS : 0;
+// Copy the first n tiles of each strip of a 16-bit page; a warp takes a strip.
+template <class Threads>
+__device__ __forceinline__ void copy_tiles(const SideTiles &side, uint32_t n) {
+    const PageView &page = *side.page;
+    const uint8_t *from = page.payload + side.part.first_tile * kTileBytes;
 #pragma unroll 1
-    for (uint32_t strip = threadIdx.x / kWarp; strip < n_strips; strip += kRowsWarps)
+    for (uint32_t strip = Threads::index() / kWarp; strip < side.n_strips;
+         strip += Threads::kN / kWarp)
+        for (uint32_t at = 16 * (threadIdx.x % kWarp); at < n * kTileBytes; at += 16 * kWarp)
+            copy_async(side.tiles + strip * side.part.n_tiles * kTileBytes + swizzled(at),
+                       from + strip * 2 * LK_STRIP_CHANNELS * page.info.page_tokens + at);
+}
+
+// Make tiles from `first` on of staged tokens, or of a 16-bit page in whose last tile the tokens
+// end. Loads of some strips are under way at once.
+template <class Threads>
+__device__ __forceinline__ void round_tiles(const SideTiles &side, uint32_t first) {
+    constexpr uint32_t kStep = Threads::kN / kWarp;
+    constexpr uint32_t kAhead = 3;
+    const PageView &page = *side.page;
+    const StripPart &part = side.part;
+    const uint32_t n_channels = side.n_strips * LK_STRIP_CHANNELS;
 #pragma unroll 1
-        for (uint32_t tile = first; tile < to.n_tiles; ++tile) {
-            const uint32_t rest = stage.n_tokens - tile * LK_TILE_TOKENS;
-            uint32_t a[4];
-            if (page.source == Source::kStaged) {
-                load_staged(reinterpret_cast<const uint16_t *>(page.payload) +
-                                (page_tile + tile) * LK_TILE_TOKENS * n_channels +
-                                strip * LK_STRIP_CHANNELS,
-                            to.is_value, n_channels, rest, a);
-            } else if (is_copied) {
-                const uint4 words = reinterpret_cast<const uint4 *>(to.tile(strip, tile))[lane];
-                a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
-            } else {
-                load_values(page.info, to.is_value, find_strip(page.info, strip), page.payload,
-                            page.metadata, strip, page_tile + tile, lane, a);
+    for (uint32_t tile = first; tile < part.n_tiles; ++tile) {
+        const uint32_t page_tile = part.first_tile + tile;
+        const uint32_t rest = part.tokens - tile * LK_TILE_TOKENS;
+#pragma unroll 1
+        for (uint32_t strip = Threads::index() / kWarp; strip < side.n_strips;
+             strip += kAhead * kStep) {
+            uint32_t a[kAhead][4];
+#pragma unroll
+            for (uint32_t i = 0; i < kAhead; ++i) {
+                const uint32_t own = min(strip + i * kStep, side.n_strips - 1);
+                if (page.source == Source::kStaged) {
+                    load_staged(reinterpret_cast<const uint16_t *>(page.payload) +
+                                    page_tile * LK_TILE_TOKENS * n_channels +
+                                    own * LK_STRIP_CHANNELS,
+                                part.is_value, n_channels, rest, a[i]);
+                } else {
+                    const uint4 words = __ldg(
+                        reinterpret_cast<const uint4 *>(
+                            page.payload + own * 2 * LK_STRIP_CHANNELS * page.info.page_tokens +
+                            page_tile * kTileBytes) +
+                        threadIdx.x % kWarp);
+                    a[i][0] = words.x, a[i][1] = words.y, a[i][2] = words.z, a[i][3] = words.w;
+                }
             }
-            clear_rest(to.is_value, rest, a);
-            to.store(strip, tile, a);
+#pragma unroll
+            for (uint32_t i = 0; i < kAhead; ++i)
+                if (strip + i * kStep < side.n_strips)
+                    StripTarget(strip + i * kStep, part, side.tiles).store(tile, part, a[i]);
         }
+    }
 }
 
-// Is all of a stage there once its copies have arrived?
-__device__ __forceinline__ bool is_copied_whole(const RowsBlock &block, const Stage &stage) {
-    const EntryView &view = block.view(stage);
-    bool is_done = stage.n_tokens % LK_TILE_TOKENS == 0;
-    for (uint32_t side = 0; side < 2 && block.strips(side); ++side)
-        is_done = is_done && view.pages[side].source == Source::kTiles;
-    return is_done || block.code_bits(stage);
+// Make the tiles of a packed page.
+template <class Threads>
+__device__ __forceinline__ void unpack_tiles(const SideTiles &side, const StripInfo *strips,
+                                             uint32_t copy) {
+    const PackedPage page = {side.page, copy};
+#pragma unroll 1
+    for (uint32_t strip = Threads::index() / kWarp; strip < side.n_strips;
+         strip += Threads::kN / kWarp)
+        unpack_strip(page, strips[strip], strip, side.part, side.tiles);
 }
 
-// What remains to be done then. All threads; the next barrier makes it valid.
-__device__ __noinline__ void finish_stage(const RowsBlock block, const Stage stage) {
-    if (is_copied_whole(block, stage))
-        return;
-    __syncthreads();  // all threads' copies, and the order of channels
-    SideTiles to = {block.slot(stage), nullptr, stage_tiles(stage), false};
+// Copy a packed page, if there is a place.
+template <class Threads>
+__device__ __forceinline__ void copy_page(const RowsBlock &block, const EntryView &view) {
+    uint32_t to = shared_address(block.copy);
 #pragma unroll 1
     for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
-        to.is_value = side;
-        to.order = block.tables->has_order[side] ? block.tables->orders[side] : nullptr;
-        make_side(block, stage, to);
-        to.tiles = to.tile(block.key_strips, 0);
+        const PageView &page = view.pages[side];
+        if (page.source != Source::kDistant || !block.copy_bytes)
+            continue;
+        copy_bytes<Threads>(to, page.payload, page.info.payload_bytes);
+        copy_bytes<Threads>(to + page.info.payload_bytes, page.metadata, page.info.metadata_bytes);
+        to += page.info.payload_bytes + page.info.metadata_bytes;
     }
+    commit_copies();
+}
+
+// Find the strips of the page that a stage begins.
+template <class Threads>
+__device__ __forceinline__ void describe_strips(const RowsBlock &block, const EntryView &view) {
+    for (uint32_t i = Threads::index(); i < block.key_strips + block.value_strips;
+         i += Threads::kN) {
+        const uint32_t side = i >= block.key_strips;
+        const uint32_t strip = i - side * block.key_strips;
+        if (view.pages[side].source == Source::kDistant)
+            block.tables->strips[side][strip] = describe_strip(view.pages[side], strip);
+    }
+    Threads::meet();
+}
+
+__device__ __forceinline__ bool is_packed(const RowsBlock &block, const EntryView &view) {
+    return view.pages[0].source == Source::kDistant ||
+           (block.value_strips && view.pages[1].source == Source::kDistant);
+}
+
+// The sides of a stage: f(side).
+template <class F>
+__device__ __forceinline__ void each_side(const RowsBlock &block, const Stage &stage, F f) {
+    const EntryView &view = block.view(stage);
+    SideTiles side = {};
+    side.tiles = shared_address(block.slot(stage));
+    side.part = {stage.index * block.stage_tokens / LK_TILE_TOKENS, stage_tiles(stage),
+                 stage.n_tokens, false};
+#pragma unroll 1
+    for (uint32_t i = 0; i < 2 && block.strips(i); ++i) {
+        side.page = &view.pages[i];
+        side.n_strips = block.strips(i);
+        side.part.is_value = i;
+        f(side);
+        side.tiles += side.n_strips * side.part.n_tiles * kTileBytes;
+    }
+}
+// How many tiles of a strip are copied: those of a 16-bit page that are whole.
+__device__ __forceinline__ uint32_t copied_tiles(const SideTiles &side) {
+    return side.page->source == Source::kTiles ? side.part.tokens / LK_TILE_TOKENS : 0;
+}
+
+// Begin a stage of which packed pages have their codes multiplied: copies. finish_stage() makes the
+// rest. A stage is there once its copies have arrived and all threads have met.
+template <class Threads>
+__device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
+    if (block.code_bits(stage)) {
+        const PageView &page = block.view(stage).pages[0];
+        const uint32_t slot = shared_address(block.slot(stage));
+        copy_bytes<Threads>(slot, page.payload, page.info.payload_bytes);
+        copy_bytes<Threads>(slot + page.info.payload_bytes, page.metadata,
+                            page.info.metadata_bytes);
+    } else {
+        each_side(block, stage,
+                  [](const SideTiles &side) { copy_tiles<Threads>(side, copied_tiles(side)); });
+    }
+    commit_copies();
+}
+
+// The same where packed pages become tiles: a page is copied while the last stage of the one before
+// is multiplied. copied: the last page that was; returns the one that is now.
+template <class Threads>
+__device__ __noinline__ uint32_t begin_unpacked_stage(const RowsBlock block, const Stage stage,
+                                                      uint32_t copied) {
+    const RowsTables &tables = *block.tables;
+    const EntryView &view = block.view(stage);
+    const bool unpacks = is_packed(block, view);
+    if (unpacks && stage.index == view.first_stage) {
+        if (copied != stage.page) {
+            Threads::meet();  // the copy before was read
+            copy_page<Threads>(block, view);
+            wait_copies<0>();
+        }
+        describe_strips<Threads>(block, view);
+    }
+    each_side(block, stage, [&](const SideTiles &side) {
+        if (side.page->source == Source::kDistant)
+            unpack_tiles<Threads>(side, tables.strips[side.part.is_value],
+                                  block.copy_bytes ? shared_address(block.copy) : 0);
+        else
+            copy_tiles<Threads>(side, copied_tiles(side));
+    });
+    const uint32_t next = block.view_index(stage) + 1;
+    if (stage.index + 1 == view.end_stage && next < kPageBatch &&
+        stage.page + 1 < tables.mask.page_end && is_packed(block, tables.views[next])) {
+        if (unpacks)
+            Threads::meet();
+        copy_page<Threads>(block, tables.views[next]);
+        return stage.page + 1;
+    }
+    commit_copies();
+    return copied;
+}
+
+// Make the tiles that are neither copied nor unpacked.
+template <class Threads, bool kUnpacks>
+__device__ __noinline__ void finish_stage(const RowsBlock block, const Stage stage) {
+    if (!kUnpacks && block.code_bits(stage))
+        return;
+    each_side(block, stage, [](const SideTiles &side) {
+        if (side.page->source != Source::kDistant)
+            round_tiles<Threads>(side, copied_tiles(side));
+    });
 }
 
 }  // namespace cuda

@@ -155,7 +155,8 @@ __device__ __forceinline__ void multiply_key_tiles(const RowsBlock &block, const
                                                    uint32_t tiles, uint32_t n_tiles,
                                                    KeyProducts &products) {
     const uint32_t lane = threadIdx.x % kWarp;
-    uint32_t at = tiles + (part.first_strip * n_tiles + part.first_tile) * kTileBytes + 16 * lane;
+    uint32_t at =
+        tiles + (part.first_strip * n_tiles + part.first_tile) * kTileBytes + swizzled(16 * lane);
     uint32_t query = part.queries;
 #pragma unroll 1
     for (uint32_t strip = part.first_strip; strip < part.end_strip; ++strip) {
@@ -332,7 +333,7 @@ __device__ __forceinline__ void multiply_value_tiles(uint32_t tiles, const Value
 #pragma unroll
     for (int i = 0; i < kStrips; ++i)
         at[i] = tiles + own_strip<kStrips>(work, i) * work.n_tiles * kTileBytes +
-                16 * (threadIdx.x % kWarp);
+                swizzled(16 * (threadIdx.x % kWarp));
 #pragma unroll 1
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
         const ColumnOperands<kWide> weights = work.operands<kWide>(tile);

@@ -358,10 +358,10 @@ cudaError_t CudaCache::prefill(const AttendArgs &args) {
 }
 
 cudaError_t CudaCache::attend_rows(const AttendArgs &args) {
-    const uint32_t page_bytes = rules_.page_bytes(args.layer_index);
+    const RowsPages pages = rules_.rows_pages(args.layer_index);
     TileArgs tile = tile_args(args);
-    tile.n_splits = rows_splits(tile, page_bytes, n_sms_);
-    return launch_rows(tile, page_bytes, stream_);
+    tile.n_splits = rows_splits(tile, pages, n_sms_);
+    return launch_rows(tile, pages, stream_);
 }
 
 // Graphs, which are replayed with longer sequences, have no step of more tokens than a draft.

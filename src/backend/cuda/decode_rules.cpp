@@ -24,13 +24,31 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-// Of a K page of a latent layer, if its codes are multiplied.
-uint32_t coded_bytes(const PageFormat &format) {
-    const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-    return latent_code_bits(info)
-               ? static_cast<uint32_t>(payload_bytes(format.layout) + metadata_bytes(format.layout))
-               : 0;
-}
+// Of an uneven layer's formats.
+class PackedPages {
+  public:
+    void add(const PageFormat &format) {
+        const PageLayout &layout = format.layout;
+        if (layout.is_raw())
+            return;
+        const bool is_key = layout.side == Side::kKey;
+        uint32_t &most = is_key ? key_bytes_ : value_bytes_;
+        most =
+            std::max(most, static_cast<uint32_t>(payload_bytes(layout)) + rounded_metadata(layout));
+        if (is_key && !latent_code_bits(gpu::format_info(format, format.permutation ? 1 : 0)))
+            all_coded_ = false;
+    }
+    // A latent layer stores no values.
+    RowsPages of(bool is_latent) const {
+        return {is_latent && all_coded_ ? key_bytes_ : 0,
+                key_bytes_ + (is_latent ? 0 : value_bytes_)};
+    }
+
+  private:
+    uint32_t key_bytes_ = 0;
+    uint32_t value_bytes_ = 0;
+    bool all_coded_ = true;
+};
 
 // Native formats, and two more: keys with strips of 1 bit, which kernels of split-k columns read,
 // and values with many groups, of which each warp of a team has its share.
@@ -136,6 +154,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.is_raw = true;
         layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
         PossibleKinds kinds;
+        PackedPages packed;
         bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
@@ -146,8 +165,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             kinds.add(key);
             kinds.add(value);
             layer.is_raw = layer.is_raw && key.layout.is_raw() && value.layout.is_raw();
-            if (view.is_latent)
-                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(key));
+            packed.add(key);
+            packed.add(value);
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -158,14 +177,14 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             const PageFormat &format = layout.formats[more.formats[c]];
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
-            if (view.is_latent && format.layout.side == Side::kKey)
-                layer.page_bytes = std::max(layer.page_bytes, coded_bytes(format));
+            packed.add(format);
             kinds.add(format);
             layer.is_raw = layer.is_raw && format.layout.is_raw();
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
         if (more.n_formats)
             kinds.add_more_formats();
+        layer.rows_pages = packed.of(view.is_latent);
         const bool has_kind = !differs && !layer.is_uneven;
         layer.kind = has_kind ? kinds.fastest(view.head_dim) : kDecodeNone;
         share_metadata(kinds.shares_slots, kinds.permutes, &layer);

@@ -27,8 +27,8 @@ class DecodeRules final : public gpu::SplitRules {
     bool is_raw(uint32_t layer) const { return layers_[layer].is_raw; }
     // Are its values of another dim than its keys, or channels of them?
     bool is_uneven(uint32_t layer) const { return layers_[layer].is_uneven; }
-    // Of a latent layer's largest page whose codes the kernel of rows multiplies, 0 without one.
-    uint32_t page_bytes(uint32_t layer) const { return layers_[layer].page_bytes; }
+    // Of an uneven layer.
+    RowsPages rows_pages(uint32_t layer) const { return layers_[layer].rows_pages; }
     // Write how a layer's items are launched.
     void fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args) const;
 
@@ -40,7 +40,7 @@ class DecodeRules final : public gpu::SplitRules {
         uint32_t key_metadata_bytes;
         uint32_t value_metadata_bytes;
         uint32_t own_bytes;
-        uint32_t page_bytes;
+        RowsPages rows_pages;
         bool is_uneven;  // of another dim of values than of keys, or latent
         bool is_raw;
         bool is_narrow;  // items of 16 columns are of kDecodePlainNarrow
