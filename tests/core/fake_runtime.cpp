@@ -432,7 +432,7 @@ cudaError_t tile_fits(uint32_t) { return cudaSuccess; }
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
     return uint64_t{head_dim} * n_blocks;
 }
-uint32_t rows_splits(const TileArgs &, uint32_t, uint32_t) { return 1; }
+uint32_t rows_splits(const TileArgs &, const RowsPages &, uint32_t) { return 1; }
 cudaError_t rows_fit(const LayerArg &) { return cudaSuccess; }
 uint64_t rows_floats(const LayerArg &layer, uint32_t n_sms) {
     return tile_partial_floats(layer.value_dim, n_sms);
@@ -483,7 +483,7 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
     return launch([=] { attend_now(args, args.staging); });
 }
 
-cudaError_t launch_rows(const TileArgs &args, uint32_t, cudaStream_t stream) {
+cudaError_t launch_rows(const TileArgs &args, const RowsPages &, cudaStream_t stream) {
     return launch_tile(args, stream);
 }
 
