@@ -112,12 +112,18 @@ def through_bindings() -> None:
     failed = run('bench', '--bindings=python,rust', '--repeats', '50', code=1, PATH='/nonexistent')
     expect('there is no python3' in failed.stderr and 'there is no cargo' in failed.stderr, 'tools are missed')
     if LIBRARY == 'shared':
-        found = json.loads(run('bench', '--bindings=python', '--repeats', '200', '--json').stdout)
+        done = run('bench', '--bindings=python', '--repeats', '200', '--json', code=None)
+        found = json.loads(done.stdout)
         first, *rows = found['rows']
         expect(first['binding'] == 'c' and first['attend_us'] > 0, 'the first row is of C')
         expect({'ctypes alone', 'lowkey.Tensor'} <= {row['arrays'] for row in rows}, 'rows of what Python passes')
         expect(all(abs(row['attend_us'] - first['attend_us'] - row['beyond_c_us']) < 1e-6 for row in rows),
                'each is compared with C')
+        is_over = any(row['beyond_c_us'] >= row['limit_us'] for row in rows)
+        expect(done.returncode == is_over, 'a row beyond its limit fails the command')
+        # Microseconds are the machine's, and other tests run on it; what ctypes alone takes says how fast it is.
+        alone, = (row['attend_us'] for row in rows if row['arrays'] == 'ctypes alone')
+        expect(all(row['attend_us'] < 10 * alone for row in rows), 'the package takes less than ten times ctypes alone')
 
 
 def long_steps(*words: str) -> None:

@@ -10,6 +10,7 @@ are free.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import sys
 from collections.abc import Callable
@@ -47,11 +48,10 @@ def _dtype(name: str) -> int:
 
 
 def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 1, 0, -1):
+        strides[i - 1] = strides[i] * shape[i]
+    return tuple(strides)
 
 
 def _in_elements(strides: tuple[int, ...] | None, shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -278,15 +278,17 @@ class Array:
     def __init__(self, shape: tuple[int, ...], dtype: str):
         self.shape, self.dtype = tuple(shape), dtype
         code = _dtype(dtype)
-        n = 1
-        for size in shape:
-            n *= size
-        self.data = (ctypes.c_uint8 * (n * DTYPE_BYTES[code]))()
+        self.data = (ctypes.c_uint8 * (math.prod(self.shape) * DTYPE_BYTES[code]))()
         self.pointer = ctypes.addressof(self.data)
-        self._bits = DTYPE_BYTES[code] * 8
-        if code != BF16:
-            self.__array_interface__ = {'version': 3, 'shape': self.shape, 'data': (self.pointer, False),
-                                        'strides': None, 'typestr': '<f2' if code == F16 else '<f4'}
+        # Made once, since every call with the array reads it; of the memory, for an array that holds itself lives on.
+        self._description = Description(self.pointer, self.shape, _compact(self.shape), code, HOST, True, self.data)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        if self.dtype == 'bfloat16':
+            raise AttributeError('bfloat16 has no name in the array interface')
+        return {'version': 3, 'shape': self.shape, 'data': (self.pointer, False), 'strides': None,
+                'typestr': '<f2' if self.dtype == 'float16' else '<f4'}
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU, 0
@@ -298,7 +300,7 @@ class Array:
         if copy:
             raise BufferError('this array is not copied by __dlpack__()')
         code = dlpack.BFLOAT if self.dtype == 'bfloat16' else dlpack.FLOAT
-        return dlpack.export(self, self.pointer, self.shape, code, self._bits,
+        return dlpack.export(self, self.pointer, self.shape, code, 8 * DTYPE_BYTES[DTYPES[self.dtype]],
                              max_version is not None and max_version[0] >= 1)
 
     def tolist(self) -> list[float]:
@@ -310,7 +312,7 @@ class Array:
 
 
 def _own(array: Array, stream: int) -> Description:
-    return Description(array.pointer, array.shape, _compact(array.shape), DTYPES[array.dtype], HOST, True, array)
+    return array._description
 
 
 _describers[Array] = _own
@@ -321,6 +323,8 @@ def empty_like(array: Any, shape: tuple[int, ...], dtype: str | None = None) -> 
     if isinstance(array, Tensor):
         array = array.array
     describer = _describers.get(type(array)) or _describer(array)
+    if describer is _own:
+        return Array(shape, dtype or array.dtype)
     if describer is _numpy:
         return sys.modules['numpy'].empty(shape, dtype or array.dtype)
     if describer is _torch:
