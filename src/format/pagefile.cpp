@@ -29,7 +29,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == kPageFileHeaderBytes, "the table of docs/FORMAT.md");
 
-constexpr char kMagic[4] = {'L', 'K', 'P', 'G'};
+constexpr char kPageFileMagic[4] = {'L', 'K', 'P', 'G'};
 
 uint64_t hash_header(Header header) {
     header.header_hash = 0;
@@ -39,7 +39,7 @@ uint64_t hash_header(Header header) {
 Header make_header(const PageFile &file) {
     const PageLayout &layout = file.layout;
     Header header = {};
-    std::memcpy(header.magic, kMagic, sizeof kMagic);
+    std::memcpy(header.magic, kPageFileMagic, sizeof kPageFileMagic);
     header.version = LK_FORMAT_VERSION_OF(layout.head_dim);
     header.header_bytes = kPageFileHeaderBytes;
     header.layout = record_of(layout);
@@ -68,7 +68,7 @@ lk_status read_header(const uint8_t *bytes, uint64_t n_bytes, Header *header) {
                     static_cast<unsigned long long>(n_bytes),
                     static_cast<unsigned long long>(sizeof *header));
     std::memcpy(header, bytes, sizeof *header);
-    if (std::memcmp(header->magic, kMagic, sizeof kMagic) != 0)
+    if (std::memcmp(header->magic, kPageFileMagic, sizeof kPageFileMagic) != 0)
         return fail(LK_E_CORRUPT, "page file: does not start with LKPG");
     if (!header->version || header->version > LK_FORMAT_VERSION)
         return fail(LK_E_MISMATCH, "page file: format version %u, this library reads 1 to %u",

@@ -13,7 +13,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structs are copied as 
 
 using ull = unsigned long long;
 
-constexpr char kMagic[4] = {'L', 'K', 'S', 'N'};
+constexpr char kSnapshotMagic[4] = {'L', 'K', 'S', 'N'};
 constexpr uint32_t kHasPermutation = 1;
 constexpr uint64_t kPagesAlign = 16;
 constexpr uint32_t kAfterFormats = 4;  // lk_chunk_class ends at 3,
@@ -136,7 +136,7 @@ lk_status check_chunks(uint16_t version, const SequencePart &part, const Allocat
 }  // namespace
 
 void seal_header(SnapshotHeader *header) {
-    std::memcpy(header->magic, kMagic, sizeof kMagic);
+    std::memcpy(header->magic, kSnapshotMagic, sizeof kSnapshotMagic);
     header->version = header->n_states ? kSnapshotVersion : kStatelessVersion;
     header->header_bytes = sizeof *header;
     header->header_hash = hash_header(*header);
@@ -144,7 +144,7 @@ void seal_header(SnapshotHeader *header) {
 
 lk_status read_header(const uint8_t *bytes, uint64_t known_bytes, SnapshotHeader *out) {
     const auto header = load<SnapshotHeader>(bytes);
-    if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+    if (std::memcmp(header.magic, kSnapshotMagic, sizeof kSnapshotMagic) != 0)
         return fail(LK_E_CORRUPT, "snapshot: does not start with LKSN");
     if (header.version < kFirstSnapshotVersion || header.version > kSnapshotVersion)
         return fail(LK_E_MISMATCH, "snapshot: version %u, this library reads %u to %u",

@@ -22,7 +22,7 @@ struct Handle {
     }
 };
 
-lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for a plan"); }
+lk_status no_memory_for_plan() { return fail(LK_E_NOMEM, "no memory for a plan"); }
 
 lk_status import_layers(const lk_geometry *geometry, Plan *plan) {
     Array<lk_layer> layers;
@@ -83,7 +83,7 @@ lk_status make_plan(const void *source, const char *name, lk_plan **out, Fill fi
         return null_argument(name);
     Handle handle;
     if (!handle.plan)
-        return no_memory();
+        return no_memory_for_plan();
     LK_TRY(fill(&handle.plan->model));
     *out = handle.release();
     return LK_OK;
@@ -163,7 +163,7 @@ lk_status lk_plan_default(const lk_geometry *geometry, double bits_per_value, lk
 
 lk_status lk_plan_copy(const lk_plan *plan, lk_plan **out) {
     return lk::make_plan(plan, "plan", out, [&](lk::Plan *model) {
-        return lk::copy_plan(plan->model, model) ? LK_OK : lk::no_memory();
+        return lk::copy_plan(plan->model, model) ? LK_OK : lk::no_memory_for_plan();
     });
 }
 

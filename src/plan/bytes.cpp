@@ -210,7 +210,7 @@ uint64_t fp16_token_bytes(const Plan &plan) {
     return bytes;
 }
 
-lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for the sizes of a plan"); }
+lk_status no_memory_for_sizes() { return fail(LK_E_NOMEM, "no memory for the sizes of a plan"); }
 
 lk_status too_large(const char *name, uint64_t value) {
     return fail(LK_E_ARGUMENT, "%s is %llu, the bytes of the cache do not fit 64 bits", name,
@@ -347,7 +347,7 @@ lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tok
     model->n_sequences = n_sequences;
     model->spare_bytes = spare_bytes(*model->plan);
     if (!build_size_model(*model->plan, model))
-        return no_memory();
+        return no_memory_for_sizes();
     return fits(*model, n_tokens, step_tokens) ? LK_OK : too_large("n_tokens", n_tokens);
 }
 
@@ -370,10 +370,10 @@ lk_status count_classed(const Plan &plan, uint64_t n_tokens, const lk_chunk_mix 
     for (uint32_t c = 0; c < kChunkClasses; ++c) {
         const ModelOnHeap one(default_allocator(), plan, LK_CHUNK_LOW + c);
         if (!one.get())
-            return no_memory();
+            return no_memory_for_sizes();
         one.get()->n_sequences = model->n_sequences;
         if (!build_size_model(plan, one.get()))
-            return no_memory();
+            return no_memory_for_sizes();
         add_class(*one.get(), classed.n[c], &model->classed, &state->sums, out);
         state->n_blocks += classed.n[c];
     }
@@ -404,7 +404,7 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
                            uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out) {
     const ModelOnHeap handle(default_allocator(), plan);
     if (!handle.get())
-        return no_memory();
+        return no_memory_for_sizes();
     SizeModel &model = *handle.get();
     ClassedState classed;
     LK_TRY(build_model(n_tokens, n_sequences, step_tokens, &model));
@@ -436,7 +436,7 @@ lk_status plan_chunk_prefill_bytes(const Plan &plan, uint64_t n_tokens, uint32_t
                                    uint32_t step_tokens, const lk_chunk_mix &mix, uint64_t *out) {
     const ModelOnHeap handle(default_allocator(), plan);
     if (!handle.get())
-        return no_memory();
+        return no_memory_for_sizes();
     SizeModel &model = *handle.get();
     ClassedState classed;
     lk_plan_size unused = {};
@@ -475,7 +475,7 @@ lk_status peak_over_rungs(const Replay &replay, const Array<RungChange> &changes
         }
         model->plan = now;
         if (!build_size_model(*now, model))
-            return no_memory();
+            return no_memory_for_sizes();
         begin = end;
     }
     *peak = std::max(*peak, peak_bytes(model, replay, {begin, replay.n_steps()}));
@@ -488,7 +488,7 @@ lk_status check_sizes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                       uint32_t step_tokens) {
     const ModelOnHeap handle(default_allocator(), plan);
     return handle.get() ? build_model(n_tokens, n_sequences, step_tokens, handle.get())
-                        : no_memory();
+                        : no_memory_for_sizes();
 }
 
 lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint32_t n_sequences,
@@ -497,7 +497,7 @@ lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint3
     const ModelOnHeap handle(default_allocator(), plan, lk_chunk_class{LK_CHUNK_NONE},
                              keeps_windowed);
     if (!handle.get())
-        return no_memory();
+        return no_memory_for_sizes();
     SizeModel &model = *handle.get();
     const Replay replay = {n_tokens, n_sequences, step_tokens};
     LK_TRY(build_model(n_tokens, n_sequences, step_tokens, &model));
@@ -505,7 +505,7 @@ lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint3
     LK_TRY(list_rung_changes(plan, keeps_windowed, replay, &changes));
     Plan now;
     if (!changes.empty() && !copy_plan(plan, &now))
-        return no_memory();
+        return no_memory_for_sizes();
     uint64_t peak = 0;
     LK_TRY(peak_over_rungs(replay, changes, &now, &model, &peak));
     const uint64_t fixed = fixed_and_scores(plan, n_sequences, step_tokens);

@@ -109,9 +109,9 @@ struct Forms {
     void add(const Form &form) { of[n++] = form; }
 };
 
-class Builder {
+class AutoBuilder {
   public:
-    Builder(const Calibrator &calibrator, const lk_auto &options, Plan *plan)
+    AutoBuilder(const Calibrator &calibrator, const lk_auto &options, Plan *plan)
         : calibrator_(calibrator),
           options_(options),
           plan_(plan),
@@ -160,7 +160,7 @@ class Builder {
     Array<uint32_t> chosen_;  // those of the better kind of metadata
 };
 
-lk_status Builder::check_samples() const {
+lk_status AutoBuilder::check_samples() const {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
         if (!owns_kv(calibrator_.geometry[l]))
             continue;
@@ -175,7 +175,7 @@ lk_status Builder::check_samples() const {
     return LK_OK;
 }
 
-lk_status Builder::set_centers() {
+lk_status AutoBuilder::set_centers() {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
         for (uint32_t h = 0; h < own_kv_heads(calibrator_.geometry[l]); ++h)
             LK_TRY(set_mean_centers(calibrator_, l, h, plan_));
@@ -184,7 +184,7 @@ lk_status Builder::set_centers() {
 }
 
 // Where all layers have costs.
-void Builder::find_least_cost() {
+void AutoBuilder::find_least_cost() {
     double sum = 0;
     size_t n = 0;
     bool is_clipped = true;
@@ -205,8 +205,8 @@ void Builder::find_least_cost() {
 // With costs the error that they were measured with weighs as much as they say. Else: attention
 // that passes the A-shape mask falls on packed tokens, whose errors reach the output in that
 // proportion.
-double Builder::weight_of(uint32_t layer, uint32_t head, bool is_value,
-                          double measured_error) const {
+double AutoBuilder::weight_of(uint32_t layer, uint32_t head, bool is_value,
+                              double measured_error) const {
     if (has_costs() && measured_error > 0)
         return (is_value ? kValueCost : 1) *
                (least_cost_ + calibrator_.layers[layer]->costs[size_t{head} * 2 + is_value]) /
@@ -215,7 +215,7 @@ double Builder::weight_of(uint32_t layer, uint32_t head, bool is_value,
 }
 
 // Of equal costs the whole range, then the wider clip.
-Clip Builder::clip_of(uint32_t layer, uint32_t head, bool is_value) const {
+Clip AutoBuilder::clip_of(uint32_t layer, uint32_t head, bool is_value) const {
     Clip out;
     if (!has_clip_costs_)
         return out;
@@ -233,7 +233,7 @@ Clip Builder::clip_of(uint32_t layer, uint32_t head, bool is_value) const {
     return out;
 }
 
-Channels Builder::rank_channels(uint32_t layer, uint32_t head) const {
+Channels AutoBuilder::rank_channels(uint32_t layer, uint32_t head) const {
     const lk_layer &shape = calibrator_.geometry[layer];
     const LayerSamples &own = *calibrator_.layers[layer];
     const size_t first = static_cast<size_t>(head) * shape.head_dim;
@@ -327,7 +327,7 @@ void add_key_path(const Channels &channels, uint32_t group, double spread, const
     while (widen(channels, clip, &strips) && (!has_ones || strips.twos < n_strips));
 }
 
-void Builder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const {
+void AutoBuilder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const {
     const Channels channels = rank_channels(layer, head);
     const double measured = channels.strips(0, channels.head_dim / kStrip) *
                             code_error(kMeasuredBits) * normal_spread(kMeasuredGroup);
@@ -343,7 +343,8 @@ void Builder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, For
 }
 
 // Errors in squares of the values, which have no statistics.
-void Builder::list_values(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const {
+void AutoBuilder::list_values(uint32_t layer, uint32_t head, lk_metadata metadata,
+                              Forms *out) const {
     const uint32_t head_dim = calibrator_.geometry[layer].head_dim;
     const double measured =
         code_error(kMeasuredBits) * normal_spread(std::min(kMeasuredGroup, head_dim));
@@ -383,8 +384,8 @@ uint64_t form_bytes(const Form &form, Side side, uint32_t head_dim, lk_metadata 
     return payload_bytes(shape) + metadata_bytes(shape);
 }
 
-void Builder::put_forms(const Forms &forms, Side side, uint32_t head_dim, lk_metadata metadata,
-                        uint64_t item) {
+void AutoBuilder::put_forms(const Forms &forms, Side side, uint32_t head_dim, lk_metadata metadata,
+                            uint64_t item) {
     for (uint32_t i = 0; i < kMostForms; ++i) {
         const Form &form = forms.of[std::min(i, forms.n - 1)];
         costs_[item * kMostForms + i] = form.error;
@@ -392,7 +393,7 @@ void Builder::put_forms(const Forms &forms, Side side, uint32_t head_dim, lk_met
     }
 }
 
-void Builder::list_forms(lk_metadata metadata) {
+void AutoBuilder::list_forms(lk_metadata metadata) {
     uint64_t item = 0;
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
         for (uint32_t h = 0; h < own_kv_heads(calibrator_.geometry[l]); ++h) {
@@ -406,7 +407,7 @@ void Builder::list_forms(lk_metadata metadata) {
         }
 }
 
-void Builder::find_least_bytes() {
+void AutoBuilder::find_least_bytes() {
     const Form two_bits = {2, kGroups[0], 0, 0, 0, 0, 0};
     for (const lk_layer &layer : calibrator_.geometry)
         two_bit_bytes_ += own_kv_heads(layer) *
@@ -420,7 +421,7 @@ void Builder::find_least_bytes() {
 }
 
 // The forms of the least error within so many bytes of a block, with FP8 or FP16 metadata.
-lk_status Builder::choose(uint64_t limit) {
+lk_status AutoBuilder::choose(uint64_t limit) {
     double least = INFINITY;
     is_narrow_ = limit < two_bit_bytes_;
     for (const lk_metadata metadata : {LK_METADATA_F8, LK_METADATA_F16}) {
@@ -443,7 +444,7 @@ lk_status Builder::choose(uint64_t limit) {
     return LK_OK;
 }
 
-lk_status Builder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
+lk_status AutoBuilder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
     const uint32_t head_dim = calibrator_.geometry[layer].head_dim;
     Forms forms;
     list_keys(layer, head, metadata_, &forms);
@@ -478,7 +479,7 @@ lk_status Builder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
     return set_value(plan_, layer, head, value);
 }
 
-lk_status Builder::apply() {
+lk_status AutoBuilder::apply() {
     LK_TRY(set_metadata(plan_, LK_ALL, metadata_));
     uint64_t item = 0;
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
@@ -489,7 +490,7 @@ lk_status Builder::apply() {
 }
 
 // cache_bytes of the plan within a limit.
-lk_status Builder::fits_budget(uint64_t limit, uint64_t *bytes) {
+lk_status AutoBuilder::fits_budget(uint64_t limit, uint64_t *bytes) {
     LK_TRY(choose(limit));
     LK_TRY(apply());
     lk_plan_size size = {};
@@ -502,7 +503,8 @@ lk_status Builder::fits_budget(uint64_t limit, uint64_t *bytes) {
 // Page bytes whose plan fits the byte budget, the fewest first: a cache takes whole extents for
 // each size of slot, so that of narrower pages can be the larger one. *bytes is what the least
 // cache of those tried takes.
-lk_status Builder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit, uint64_t *bytes) {
+lk_status AutoBuilder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit,
+                                    uint64_t *bytes) {
     const uint64_t kept = options_.sink_tokens + options_.recent_tokens;
     const uint64_t blocks = options_.budget_tokens > kept + kPageTokens
                                 ? (options_.budget_tokens - kept) / kPageTokens
@@ -524,7 +526,7 @@ lk_status Builder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit,
 }
 
 // The most page bytes, up to *limit, whose plan fits the byte budget.
-lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
+lk_status AutoBuilder::limit_by_budget(uint64_t least, uint64_t *limit) {
     uint64_t bytes;
     LK_TRY(fits_budget(*limit, &bytes));
     if (bytes <= options_.budget_bytes)
@@ -542,7 +544,7 @@ lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
         [this](uint64_t at, uint64_t *needed) { return fits_budget(at, needed); }, limit);
 }
 
-lk_status Builder::build() {
+lk_status AutoBuilder::build() {
     LK_TRY(check_samples());
     LK_TRY(begin_plan(calibrator_, "auto", options_.sink_tokens, options_.recent_tokens, plan_));
     if (options_.centers)
@@ -573,7 +575,7 @@ lk_status Builder::build() {
 }  // namespace
 
 lk_status make_auto(const Calibrator &calibrator, const lk_auto &options, Plan *plan) {
-    return Builder(calibrator, options, plan).build();
+    return AutoBuilder(calibrator, options, plan).build();
 }
 
 }  // namespace lk

@@ -27,9 +27,9 @@ struct RankedHead {
     uint32_t head;
 };
 
-class Builder {
+class ChanmixBuilder {
   public:
-    Builder(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan)
+    ChanmixBuilder(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan)
         : calibrator_(calibrator),
           options_(options),
           plan_(plan),
@@ -55,7 +55,7 @@ class Builder {
     Array<RankedHead> ranked_;  // all heads, the best first
 };
 
-lk_status Builder::check_samples() const {
+lk_status ChanmixBuilder::check_samples() const {
     const bool needs_probe = options_.retrieval != LK_RETRIEVAL_NONE;
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
         if (!owns_kv(calibrator_.geometry[l]))
@@ -93,7 +93,7 @@ void pair_channels(const ChannelSums *sums, uint32_t head_dim, const uint8_t *cl
     }
 }
 
-lk_status Builder::set_classes(uint32_t layer, uint32_t head) {
+lk_status ChanmixBuilder::set_classes(uint32_t layer, uint32_t head) {
     const uint32_t head_dim = calibrator_.geometry[layer].head_dim;
     uint8_t classes[LK_MAX_HEAD_DIM];
     uint8_t bits[LK_MAX_HEAD_DIM];
@@ -111,7 +111,7 @@ lk_status Builder::set_classes(uint32_t layer, uint32_t head) {
 }
 
 // Every head as it is without retrieval heads.
-lk_status Builder::set_ordinary() {
+lk_status ChanmixBuilder::set_ordinary() {
     lk_key_rule key;
     lk_value_rule value;
     key_rule_of(*plan_, 0, 0, &key);
@@ -140,7 +140,7 @@ lk_status Builder::set_ordinary() {
                                          : fail(LK_E_NOMEM, "no memory for a copy of the plan");
 }
 
-lk_status Builder::rank_heads() {
+lk_status ChanmixBuilder::rank_heads() {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
         for (uint32_t h = 0; h < own_kv_heads(calibrator_.geometry[l]); ++h)
             if (!ranked_.push({retrieval_score(calibrator_, l, h), l, h}))
@@ -153,7 +153,7 @@ lk_status Builder::rank_heads() {
     return LK_OK;
 }
 
-uint64_t Builder::heads_by_share() const {
+uint64_t ChanmixBuilder::heads_by_share() const {
     double share = options_.retrieval_share;
     if (share < 0 && options_.budget_bytes)
         share = 1;
@@ -167,7 +167,7 @@ uint64_t Builder::heads_by_share() const {
 }
 
 // The best n heads are retrieval heads.
-lk_status Builder::set_retrieval(uint64_t n) {
+lk_status ChanmixBuilder::set_retrieval(uint64_t n) {
     Array<uint8_t> bits(*calibrator_.allocator);  // of all heads
     if (!copy_plan(ordinary_, plan_) || !bits.resize(plan_->n_entries()))
         return fail(LK_E_NOMEM, "no memory for a plan of %llu heads", ull{n});
@@ -183,7 +183,7 @@ lk_status Builder::set_retrieval(uint64_t n) {
     return LK_OK;
 }
 
-lk_status Builder::bytes_with(uint64_t n, uint64_t *bytes) {
+lk_status ChanmixBuilder::bytes_with(uint64_t n, uint64_t *bytes) {
     lk_plan_size size = {};
     LK_TRY(set_retrieval(n));
     LK_TRY(plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
@@ -192,7 +192,7 @@ lk_status Builder::bytes_with(uint64_t n, uint64_t *bytes) {
     return LK_OK;
 }
 
-lk_status Builder::heads_by_budget(uint64_t most, uint64_t *n) {
+lk_status ChanmixBuilder::heads_by_budget(uint64_t most, uint64_t *n) {
     uint64_t bytes;
     LK_TRY(bytes_with(most, &bytes));
     if (bytes <= options_.budget_bytes) {
@@ -212,7 +212,7 @@ lk_status Builder::heads_by_budget(uint64_t most, uint64_t *n) {
         [this](uint64_t heads, uint64_t *needed) { return bytes_with(heads, needed); }, n);
 }
 
-lk_status Builder::build() {
+lk_status ChanmixBuilder::build() {
     LK_TRY(check_samples());
     LK_TRY(begin_plan(calibrator_, "chanmix", options_.sink_tokens, options_.recent_tokens, plan_));
     LK_TRY(set_ordinary());
@@ -229,7 +229,7 @@ lk_status Builder::build() {
 }  // namespace
 
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan) {
-    return Builder(calibrator, options, plan).build();
+    return ChanmixBuilder(calibrator, options, plan).build();
 }
 
 }  // namespace lk

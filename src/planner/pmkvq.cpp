@@ -29,9 +29,9 @@ struct Item {
     bool has_values;
 };
 
-class Builder {
+class PmkvqBuilder {
   public:
-    Builder(const Calibrator &calibrator, const lk_pmkvq &options, Plan *plan)
+    PmkvqBuilder(const Calibrator &calibrator, const lk_pmkvq &options, Plan *plan)
         : calibrator_(calibrator),
           options_(options),
           plan_(plan),
@@ -82,7 +82,7 @@ class Builder {
     Array<uint8_t> value_bits_;  // likewise
 };
 
-lk_status Builder::check_samples() const {
+lk_status PmkvqBuilder::check_samples() const {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
         if (!owns_kv(calibrator_.geometry[l]))
             continue;
@@ -96,7 +96,7 @@ lk_status Builder::check_samples() const {
 }
 
 // All but widths.
-lk_status Builder::set_frame() {
+lk_status PmkvqBuilder::set_frame() {
     LK_TRY(begin_plan(calibrator_, "pm-kvq", options_.sink_tokens, options_.recent_tokens, plan_));
     lk_key_rule key;
     lk_value_rule value;
@@ -114,7 +114,7 @@ lk_status Builder::set_frame() {
     return options_.key_scales ? set_scales() : LK_OK;
 }
 
-lk_status Builder::set_scales() {
+lk_status PmkvqBuilder::set_scales() {
     float scales[LK_MAX_HEAD_DIM];
     for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
         if (!plan_->owns_kv(l))
@@ -130,14 +130,14 @@ lk_status Builder::set_scales() {
     return LK_OK;
 }
 
-bool Builder::push_items(uint32_t layer, uint32_t first_head, uint32_t n_heads) {
+bool PmkvqBuilder::push_items(uint32_t layer, uint32_t first_head, uint32_t n_heads) {
     if (!options_.separate_values)
         return items_.push({layer, first_head, n_heads, true, true});
     return items_.push({layer, first_head, n_heads, true, false}) &&
            items_.push({layer, first_head, n_heads, false, true});
 }
 
-lk_status Builder::list_items() {
+lk_status PmkvqBuilder::list_items() {
     bool has_memory = true;
     for (uint32_t l = 0; l < plan_->layers.size() && has_memory; ++l) {
         const uint32_t n_heads = own_kv_heads(plan_->layers[l].geometry);
@@ -152,7 +152,7 @@ lk_status Builder::list_items() {
 }
 
 // Packed pages of a layer that a full sequence holds; at least 1.
-uint64_t Builder::pages_of(uint32_t layer) const {
+uint64_t PmkvqBuilder::pages_of(uint32_t layer) const {
     const uint64_t packed = due_blocks(*plan_, options_.budget_tokens);
     const uint64_t hidden =
         hidden_blocks(*plan_, plan_->layers[layer].geometry, options_.budget_tokens);
@@ -160,7 +160,7 @@ uint64_t Builder::pages_of(uint32_t layer) const {
 }
 
 // Slots of an item's pages; the plan has the width already.
-uint64_t Builder::bytes_at(const Item &item, uint32_t bits) const {
+uint64_t PmkvqBuilder::bytes_at(const Item &item, uint32_t bits) const {
     uint64_t n = 0;
     for (uint32_t h = item.first_head; h < item.first_head + item.n_heads; ++h)
         for (const bool is_value : {false, true}) {
@@ -173,7 +173,7 @@ uint64_t Builder::bytes_at(const Item &item, uint32_t bits) const {
     return n;
 }
 
-double Builder::cost_of(const Item &item, uint32_t bits) const {
+double PmkvqBuilder::cost_of(const Item &item, uint32_t bits) const {
     double sum = 0;
     for (uint32_t h = item.first_head; h < item.first_head + item.n_heads; ++h)
         for (const bool is_value : {false, true})
@@ -183,7 +183,7 @@ double Builder::cost_of(const Item &item, uint32_t bits) const {
     return sum;
 }
 
-lk_status Builder::price_items() {
+lk_status PmkvqBuilder::price_items() {
     for (uint32_t w = 0; w < options_.n_widths; ++w) {
         std::fill(choices_.begin(), choices_.end(), w);
         LK_TRY(set_widths());
@@ -200,7 +200,7 @@ lk_status Builder::price_items() {
     return LK_OK;
 }
 
-lk_status Builder::set_widths() {
+lk_status PmkvqBuilder::set_widths() {
     if (!key_bits_.resize(plan_->n_entries()) || !value_bits_.resize(plan_->n_entries()))
         return fail(LK_E_NOMEM, "no memory for the widths of %llu heads", ull{plan_->n_entries()});
     for (size_t i = 0; i < items_.size(); ++i) {
@@ -221,7 +221,7 @@ lk_status Builder::set_widths() {
 }
 
 // Heads at the widest of a layer follow its ladder, others have a class of their own.
-lk_status Builder::set_layer(uint32_t layer) {
+lk_status PmkvqBuilder::set_layer(uint32_t layer) {
     const uint32_t n_heads = plan_->layers[layer].geometry.n_kv_heads;
     uint8_t most = 0;
     for (uint32_t h = 0; h < n_heads; ++h)
@@ -237,7 +237,7 @@ lk_status Builder::set_layer(uint32_t layer) {
     return set_head_bits(plan_, layer, &bits_of(layer, 0, false), &bits_of(layer, 0, true));
 }
 
-lk_status Builder::try_bytes(uint64_t limit, uint64_t *chosen, uint64_t *cache_bytes) {
+lk_status PmkvqBuilder::try_bytes(uint64_t limit, uint64_t *chosen, uint64_t *cache_bytes) {
     const auto n_items = static_cast<uint32_t>(items_.size());
     LK_TRY(solve_widths({n_items, options_.n_widths, costs_.data(), bytes_.data(), limit},
                         choices_.data()));
@@ -252,14 +252,14 @@ lk_status Builder::try_bytes(uint64_t limit, uint64_t *chosen, uint64_t *cache_b
     return LK_OK;
 }
 
-uint64_t Builder::kept_bytes() const {
+uint64_t PmkvqBuilder::kept_bytes() const {
     for (const LayerPlan &layer : plan_->layers)
         if (layer.n_rungs)
             return LK_EXTENT_BYTES;
     return 0;
 }
 
-lk_status Builder::refuse(uint64_t cache_bytes) const {
+lk_status PmkvqBuilder::refuse(uint64_t cache_bytes) const {
     return fail(LK_E_BUDGET,
                 "options.budget_bytes is %llu, %u sequences of %llu tokens need %llu at %u bits",
                 ull{options_.budget_bytes}, options_.budget_sequences, ull{options_.budget_tokens},
@@ -268,7 +268,7 @@ lk_status Builder::refuse(uint64_t cache_bytes) const {
 
 // The largest limit of slot bytes whose plan fits, by halving what is between a limit that does
 // and one that does not.
-lk_status Builder::choose() {
+lk_status PmkvqBuilder::choose() {
     uint64_t fits = 0;
     uint64_t most = 0;
     for (size_t i = 0; i < items_.size(); ++i) {
@@ -295,14 +295,14 @@ lk_status Builder::choose() {
     return try_bytes(fits, &chosen, &cache_bytes);
 }
 
-void Builder::start_ladders() {
+void PmkvqBuilder::start_ladders() {
     for (LayerPlan &layer : plan_->layers)
         if (layer.n_rungs)
             layer.rung = kLadder[0];
 }
 
 // Layers by what they cost at the narrowest width.
-lk_status Builder::set_order() {
+lk_status PmkvqBuilder::set_order() {
     struct Ranked {
         double cost;
         uint32_t layer;
@@ -323,7 +323,7 @@ lk_status Builder::set_order() {
     return LK_OK;
 }
 
-lk_status Builder::set_budgets() {
+lk_status PmkvqBuilder::set_budgets() {
     const Replay replay = {options_.budget_tokens, options_.budget_sequences,
                            options_.budget_step_tokens};
     for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
@@ -334,7 +334,7 @@ lk_status Builder::set_budgets() {
     return LK_OK;
 }
 
-lk_status Builder::build() {
+lk_status PmkvqBuilder::build() {
     LK_TRY(check_samples());
     LK_TRY(set_frame());
     LK_TRY(list_items());
@@ -351,7 +351,7 @@ lk_status Builder::build() {
 }  // namespace
 
 lk_status make_pmkvq(const Calibrator &calibrator, const lk_pmkvq &options, Plan *plan) {
-    return Builder(calibrator, options, plan).build();
+    return PmkvqBuilder(calibrator, options, plan).build();
 }
 
 }  // namespace lk

@@ -12,9 +12,9 @@ namespace lk {
 namespace {
 
 constexpr uint32_t kBits = 2;  // of lk_calibrator_set_costs()
-constexpr uint32_t kGroup = 128;
+constexpr uint32_t kCostGroup = 128;
 
-lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for a cost run"); }
+lk_status no_memory_for_run() { return fail(LK_E_NOMEM, "no memory for a cost run"); }
 
 // The cost of a part with a clip, which is a trial of document 0.
 double sum_cost(const CostRun &run, uint32_t trial) {
@@ -63,7 +63,7 @@ lk_status begin_cost_run(CostRun *run, const Array<lk_layer> &layers,
     uint64_t n = 0;
     for (const lk_layer &layer : layers) {
         if (!run->first_trial.push(static_cast<uint32_t>(n)))
-            return no_memory();
+            return no_memory_for_run();
         n += uint64_t{2} * own_kv_heads(layer) * run->n_clips();
     }
     const uint64_t n_documents = uint64_t{options.n_kinds} * options.n_documents;
@@ -74,7 +74,7 @@ lk_status begin_cost_run(CostRun *run, const Array<lk_layer> &layers,
                     ull{n_documents}, ull{n}, kMaxTrials);
     if (!run->first_trial.push(static_cast<uint32_t>(n)) || !run->bits.resize(n * n_documents) ||
         !run->is_out.resize(n * n_documents))
-        return no_memory();
+        return no_memory_for_run();
     std::fill(run->bits.begin(), run->bits.end(), std::numeric_limits<double>::quiet_NaN());
     return LK_OK;
 }
@@ -112,7 +112,7 @@ lk_status make_trial_plan(const CostRun &run, uint32_t trial, Plan *plan) {
         lk_value_rule rule;
         value_rule_of(*plan, own.layer, own.kv_head, &rule);
         rule.bits = kBits;
-        rule.group = std::min(kGroup, plan->layers[own.layer].geometry.head_dim);
+        rule.group = std::min(kCostGroup, plan->layers[own.layer].geometry.head_dim);
         rule.clip = own.clip;
         LK_TRY(set_value(plan, own.layer, own.kv_head, rule));
         follow_kv_layers(plan);
@@ -121,7 +121,7 @@ lk_status make_trial_plan(const CostRun &run, uint32_t trial, Plan *plan) {
     lk_key_rule rule;
     key_rule_of(*plan, own.layer, own.kv_head, &rule);
     rule.bits = kBits;
-    rule.group = kGroup;
+    rule.group = kCostGroup;
     rule.clip = own.clip;
     LK_TRY(set_key(plan, own.layer, own.kv_head, rule));
     follow_kv_layers(plan);
@@ -146,11 +146,11 @@ lk_status finish_costs(const CostRun &run, Calibrator *calibrator) {
             continue;
         LayerSamples *own = samples_of(calibrator, l);
         if (!own || !own->costs.reserve(n) || !own->clip_costs.reserve(size_t{n} * LK_COST_CLIPS))
-            return no_memory();
+            return no_memory_for_run();
         most = std::max(most, n);
     }
     if (!whole.reserve(most) || !clipped.reserve(size_t{most} * LK_COST_CLIPS))
-        return no_memory();
+        return no_memory_for_run();
     for (uint32_t l = 0; l < n_layers; ++l) {
         if (!owns_kv(calibrator->geometry[l]))
             continue;

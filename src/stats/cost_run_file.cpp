@@ -11,7 +11,7 @@ namespace lk {
 
 namespace {
 
-constexpr char kMagic[8] = "LKCOSTS";
+constexpr char kCostRunMagic[8] = "LKCOSTS";
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kNotMeasured = 0x7FF8000000000000u;  // in place of a double
 constexpr size_t kHeaderBytes = 56;
@@ -34,7 +34,7 @@ static_assert(sizeof(Header) == kHeaderBytes, "the header has no padding");
 
 Header header_of(const CostRun &run) {
     Header header = {};
-    std::memcpy(header.magic, kMagic, sizeof kMagic);
+    std::memcpy(header.magic, kCostRunMagic, sizeof kCostRunMagic);
     header.version = kVersion;
     header.n_kinds = run.options.n_kinds;
     header.n_documents = run.options.n_documents;
@@ -76,7 +76,7 @@ lk_status check_file(const CostRun &run, const uint8_t *bytes, size_t n_bytes) {
     if (n_bytes < kHeaderBytes + kHashBytes)
         return fail(LK_E_CORRUPT, "%zu bytes hold no divergences", n_bytes);
     std::memcpy(&found, bytes, sizeof found);
-    if (std::memcmp(found.magic, kMagic, sizeof kMagic) != 0)
+    if (std::memcmp(found.magic, kCostRunMagic, sizeof kCostRunMagic) != 0)
         return fail(LK_E_CORRUPT, "the bytes do not begin as divergences do");
     if (found.version != kVersion)
         return fail(LK_E_MISMATCH, "the divergences have version %u, this library reads %u",

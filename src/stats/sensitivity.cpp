@@ -12,7 +12,7 @@ namespace lk {
 
 namespace {
 
-lk_status no_memory(uint32_t layer) {
+lk_status no_memory_for_heads(uint32_t layer) {
     return fail(LK_E_NOMEM, "no memory for the sensitivities of layer %u", layer);
 }
 
@@ -80,7 +80,7 @@ lk_status add_gradients(Calibrator *calibrator, uint32_t layer, bool is_value,
     Array<double> fresh(*calibrator->allocator);
     LayerSamples *own = samples_of(calibrator, layer);
     if (!own || !fresh.resize(n) || !own->gradients(is_value).resize(n))
-        return no_memory(layer);
+        return no_memory_for_heads(layer);
     float values[LK_MAX_HEAD_DIM];
     float slopes[LK_MAX_HEAD_DIM];
     float rounded[LK_MAX_HEAD_DIM];
@@ -122,11 +122,11 @@ lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &q
     if (!own || !errors.resize(n_errors) || !squares.resize(shape.n_kv_heads) ||
         !weights.resize(keys.n_tokens) || !own->output_errors.resize(n_errors) ||
         !own->output_squares.resize(shape.n_kv_heads))
-        return no_memory(layer);
+        return no_memory_for_heads(layer);
     for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
         HeadCopies copies;
         if (!copies.fill(keys, values, h))
-            return no_memory(layer);
+            return no_memory_for_heads(layer);
         float query[LK_MAX_HEAD_DIM];
         for (uint32_t q = h * group; q < (h + 1) * group; ++q)
             for (uint32_t i = 0; i < queries.n_tokens; ++i) {
@@ -149,7 +149,7 @@ lk_status set_costs(Calibrator *calibrator, uint32_t layer, Array<double> LayerS
                     const double *from, size_t n) {
     LayerSamples *own = samples_of(calibrator, layer);
     if (!own || !(own->*costs).resize(n))
-        return no_memory(layer);
+        return no_memory_for_heads(layer);
     std::memcpy((own->*costs).data(), from, n * sizeof *from);
     return LK_OK;
 }

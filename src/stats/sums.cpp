@@ -126,7 +126,7 @@ float value_of_order(int16_t order) {
     return half_to_float(order < 0 ? static_cast<uint16_t>(bits ^ 0x7FFFu) : bits) + 0.0f;
 }
 
-lk_status no_memory(uint32_t layer) {
+lk_status no_memory_for_sums(uint32_t layer) {
     return fail(LK_E_NOMEM, "no memory for the statistics of layer %u", layer);
 }
 
@@ -146,7 +146,7 @@ lk_status add_keys(Calibrator *calibrator, uint32_t layer, const Samples &keys) 
         return status;
     LayerSamples *own = samples_of(calibrator, layer);
     if (!own)
-        return no_memory(layer);
+        return no_memory_for_sums(layer);
     own->n_keys += keys.n_tokens;
     if (own->keys.empty()) {
         own->keys = static_cast<Array<ChannelSums> &&>(fresh);
@@ -170,7 +170,7 @@ lk_status add_queries(Calibrator *calibrator, uint32_t layer, const Samples &que
     LayerSamples *own = samples_of(calibrator, layer);
     const lk_layer &shape = calibrator->geometry[layer];
     if (!own || !own->queries.resize(static_cast<size_t>(shape.n_kv_heads) * shape.head_dim))
-        return no_memory(layer);
+        return no_memory_for_sums(layer);
     own->n_queries += queries.n_tokens;
     const uint32_t group = shape.n_query_heads / shape.n_kv_heads;
     for (uint32_t h = 0; h < shape.n_query_heads; ++h)

@@ -14,7 +14,7 @@ namespace cpu {
 
 namespace {
 
-constexpr float kLog2E = 1.44269504f;
+constexpr float kLog2EFloat = 1.44269504f;
 constexpr uint32_t kSpanChunks = 16;  // of a span, which a thread takes at once
 constexpr uint32_t kColumns = 2;      // computed next to each other
 constexpr uint32_t kNoPage = UINT32_MAX;
@@ -126,7 +126,7 @@ class ChunkScores {
     void load_queries(uint32_t work_tile, const Scratch &scratch) const {
         const LayerView &layer = args_.layer;
         const float factor =
-            layer.soft_cap > 0 ? layer.scale / layer.soft_cap : layer.scale * kLog2E;
+            layer.soft_cap > 0 ? layer.scale / layer.soft_cap : layer.scale * kLog2EFloat;
         const uint32_t kv_head = work_tile / n_tiles_;
         const float *scales = head_numbers(layer, layer.key_scales, kv_head);
         const float *centers =
@@ -198,7 +198,7 @@ class ChunkScores {
     void add_logits(Lanes *logits, uint32_t low, uint32_t high, Partial *partial) const {
         float own[LK_TILE_TOKENS];
         std::memcpy(own, logits, sizeof own);
-        const float cap = args_.layer.soft_cap * kLog2E;
+        const float cap = args_.layer.soft_cap * kLog2EFloat;
         float top = -HUGE_VALF;
         for (uint32_t t = low; t < high; ++t) {
             own[t] = cap > 0 ? cap * std::tanh(own[t]) : own[t];

@@ -117,26 +117,26 @@ LK_INLINE void multiply_raw_rows(const RawProduct &p) {
                 for (uint32_t k = 0; k < p.n_k_tiles; ++k) {
                     const uint8_t *chunk =
                         p.tiles + row_tile * p.row_stride + k * p.k_stride + (g + first) * 64ull;
-#pragma GCC unroll 8
+                    LK_UNROLL(8)
                     for (uint32_t u = 0; u < kChunkFloatVectors; ++u) {
                         Vf factors[kRows];
-#pragma GCC unroll 4
+                        LK_UNROLL(4)
                         for (uint32_t r = 0; r < kRows; ++r)
                             factors[r] =
                                 load<Vf>(p.spread + r * p.spread_stride + k * 32 + u * kWidth);
-#pragma GCC unroll 4
+                        LK_UNROLL(4)
                         for (uint32_t i = 0; i < kHeight; ++i) {
                             Vh bits = load<Vh>(chunk + i * 64 + u * kWidth * 2);
                             if (kMasked)
                                 bits &= load<Vh>(p.mask + u * kWidth);
                             const Vf values = halves_to_floats(bits);
-#pragma GCC unroll 4
+                            LK_UNROLL(4)
                             for (uint32_t r = 0; r < kRows; ++r)
                                 sums[i][r] += values * factors[r];
                         }
                     }
                 }
-#pragma GCC unroll 4
+                LK_UNROLL(4)
                 for (uint32_t r = 0; r < kRows; ++r)
                     for (uint32_t i = 0; i < kHeight; ++i)
                         folded[r][first + i] = fold_vector(sums[i][r]);
@@ -295,16 +295,16 @@ LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g, uint3
         const uint8_t *chunk =
             p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * (64ull / C::kRows);
         const uint64_t at = s * uint64_t{p.strip_stride} + first_at;
-#pragma GCC unroll 4
+        LK_UNROLL(4)
         for (uint32_t u = 0; u < kChunkVectors; ++u) {
             const Vu words = load<Vu>(chunk + u * kWidth * 4) >> shift;
-#pragma GCC unroll 2
+            LK_UNROLL(2)
             for (uint32_t part = 0; part < (F::kKBit ? 2 : 1); ++part) {
                 const uint64_t position = at + part * kChunkWords + u * kWidth;
-#pragma GCC unroll 8
+                LK_UNROLL(8)
                 for (uint32_t i = 0; i < kFields; ++i) {
                     const Vu codes = take_field<kBits>(words, F::field_of(i) | part * F::kKBit);
-#pragma GCC unroll 4
+                    LK_UNROLL(4)
                     for (uint32_t r = 0; r < kRows; ++r) {
                         const uint64_t from = position + r * uint64_t{p.factor_stride} +
                                               i % F::kTileBits * kTileWords;
@@ -318,11 +318,12 @@ LK_INLINE void sum_key_fields(const PackedKeys &p, uint32_t v, uint32_t g, uint3
             }
         }
     }
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < kFields; ++i)
-#pragma GCC unroll 4
+    LK_UNROLL(8)
+    for (uint32_t i = 0; i < kFields; ++i) {
+        LK_UNROLL(4)
         for (uint32_t r = 0; r < kRows; ++r)
             fold_rows<kWords>(sums[i][r], folded[r][first + i] + g);
+    }
 }
 
 template <uint32_t kBits, uint32_t kWords, uint32_t kRows, bool kShared, bool kByTile>
@@ -465,14 +466,14 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
         for (uint32_t v = 0; v < n_vectors; ++v) {
             const uint8_t *chunk = p.strip + (v * 8 + g) * (64ull / C::kRows);
             const uint32_t *factors = reload(p.factors) + v * (F::kFactorFields * kChunkWords);
-#pragma GCC unroll 4
+            LK_UNROLL(4)
             for (uint32_t u = 0; u < kChunkVectors; ++u) {
                 const Vu words = load<Vu>(chunk + u * kWidth * 4);
-#pragma GCC unroll 8
+                LK_UNROLL(8)
                 for (uint32_t field = 0; field < F::kFactorFields; ++field) {
                     const Vu low = take_field<kBits>(words, field);
                     const Vu high = take_field<kBits>(words, field | F::kRowBit);
-#pragma GCC unroll 4
+                    LK_UNROLL(4)
                     for (uint32_t r = 0; r < kRows; ++r) {
                         const Vi own = load<Vi>(factors + r * p.factor_stride +
                                                 field * kChunkWords + u * kWidth);
@@ -484,7 +485,7 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
                 }
             }
         }
-#pragma GCC unroll 4
+        LK_UNROLL(4)
         for (uint32_t r = 0; r < kRows; ++r)
             for (uint32_t half = 0; half < 2; ++half) {
                 if constexpr (C::kRows == 1)

@@ -23,6 +23,14 @@
 #include "backend/cpu/kernels.h"
 
 #define LK_INLINE inline __attribute__((always_inline))
+// The loop that follows, unrolled n times. A sanitizer checks each turn by code of its own, which
+// takes minutes to compile where the loops over packed words are unrolled.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LK_UNROLL(n) _Pragma("GCC unroll 1")
+#else
+#define LK_UNROLL(n) _Pragma(LK_PRAGMA_TEXT(GCC unroll n))
+#endif
+#define LK_PRAGMA_TEXT(words) #words
 
 namespace lk {
 namespace cpu {

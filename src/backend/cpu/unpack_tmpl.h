@@ -82,9 +82,9 @@ inline void unpack_lane_words(const uint8_t *strip, uint32_t page_tokens, float 
     for (uint32_t i = 0; i < 8 * n_vectors; ++i) {
         Vu4 words[kWords];
         load_lane_words<kWords>(strip + i * (16ull * kWords), words);
-#pragma GCC unroll 4
-        for (uint32_t w = 0; w < kWords; w += 1 + kHighWord)
-#pragma GCC unroll 16
+        LK_UNROLL(4)
+        for (uint32_t w = 0; w < kWords; w += 1 + kHighWord) {
+            LK_UNROLL(16)
             for (uint32_t field = 0; field < F::kCount; ++field) {
                 if (field & F::kKBit)
                     continue;
@@ -104,6 +104,7 @@ inline void unpack_lane_words(const uint8_t *strip, uint32_t page_tokens, float 
                                                load<Vf>(scale.minima + first + v * kWidth));
                 }
             }
+        }
     }
 }
 

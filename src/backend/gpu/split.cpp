@@ -11,7 +11,6 @@ namespace {
 
 constexpr uint32_t kMaxRounds = 6;  // items that a worker takes one after the other, at most
 constexpr uint32_t kHeaderBytes = 16;
-constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
 constexpr double kRangeGain = 0.92;    // the cost of ranges, next to rounds, from which they gain
 constexpr uint32_t kFewRawBlocks = 8;  // that sinks and a recent window are
 

@@ -14,6 +14,8 @@
 namespace lk {
 namespace gpu {
 
+constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
+
 // How a layer's decode is cut.
 struct SplitShape {
     uint32_t n_workers;       // workgroups that run side by side and take items in turn

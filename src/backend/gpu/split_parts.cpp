@@ -9,12 +9,6 @@
 namespace lk {
 namespace gpu {
 
-namespace {
-
-constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
-
-}  // namespace
-
 uint32_t Splits::part_form(const Kind &kind, const Block &block, uint32_t entry) const {
     if (is_raw(block, entry))
         return kind.split.n_forms;

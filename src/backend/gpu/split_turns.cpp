@@ -10,12 +10,6 @@
 namespace lk {
 namespace gpu {
 
-namespace {
-
-constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
-
-}  // namespace
-
 uint32_t Splits::TurnCut::n_splits(uint32_t n_pages) const {
     const uint32_t of_raw = std::min(n_pages, n_with_raw * pages_of_raw);
     return n_with_raw + static_cast<uint32_t>(ceil_div(n_pages - of_raw, pages));
