@@ -242,7 +242,9 @@ LK_BOTH uint32_t latent_code_bits(const FormatInfo &c) {
 // A layer's pages for launch_rows().
 struct RowsPages {
     uint32_t coded_bytes;  // of the largest packed page, if the codes of all are multiplied, else 0
-    uint32_t packed_bytes;  // of the largest packed pages of keys and of values, 0 without any
+    uint32_t packed_bytes;  // of the largest packed pages of keys and of values, with permutations
+                            // that a plan fixes; 0 without any
+    uint32_t page_tokens;   // of packed pages, which a cache has of one length
 };
 // Attention of layers whose values are channels of their keys or of another dim, for any number of
 // query columns (is_uneven() of cuda/types.h).

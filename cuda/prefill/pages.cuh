@@ -52,16 +52,20 @@ struct Mask {
     uint32_t page_end;
 };
 
-// The columns of a thread block, in shared memory.
-struct ColumnTables {
+// The columns of a thread block, at most kMost, in shared memory.
+template <uint32_t kMost>
+struct ColumnTablesOf {
+    static constexpr uint32_t kMostColumns = kMost;
+
     Mask mask;
-    uint32_t positions[kTileColumns];
-    uint32_t reaches[kTileColumns];  // positions of the last tokens that they attend to
-    uint64_t ancestors[kTileColumns];
-    float factors[kTileColumns];  // what queries were divided by
-    float offsets[kTileColumns];  // of logits: products of the queries and the center of keys
-    int has_factors;              // some factor is not 1, or some offset not 0
+    uint32_t positions[kMost];
+    uint32_t reaches[kMost];  // positions of the last tokens that they attend to
+    uint64_t ancestors[kMost];
+    float factors[kMost];  // what queries were divided by
+    float offsets[kMost];  // of logits: products of the queries and the center of keys
+    int has_factors;       // some factor is not 1, or some offset not 0
 };
+using ColumnTables = ColumnTablesOf<kTileColumns>;
 
 enum class Source : uint32_t {
     kTiles,    // FP16 tiles as they are multiplied
@@ -76,6 +80,7 @@ struct PageView {
     FormatInfo info;
     Source source;
     uint32_t copy_offset;  // of the payload in the page's copy; the metadata follows
+    uint32_t format;       // of StepView
 };
 // The tokens of a page, and the stages that they are multiplied in.
 struct PageSpan {
@@ -212,6 +217,7 @@ __device__ inline void view_page(const TileArgs &args, uint64_t payload, uint64_
     view->payload = reinterpret_cast<const uint8_t *>(payload);
     view->metadata = reinterpret_cast<const uint8_t *>(metadata);
     view->info = args.step.formats[page_format];
+    view->format = page_format;
     view->source = view->info.is_raw ? Source::kTiles : Source::kCopied;
     view->copy_offset = 0;
 }

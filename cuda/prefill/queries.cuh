@@ -120,10 +120,11 @@ __device__ inline bool load_slice(const TileArgs &args, ColumnTables &tables,
     return has_factors;
 }
 
-__device__ inline void load_positions(const TileArgs &args, ColumnTables *tables) {
+template <class Tables>
+__device__ inline void load_positions(const TileArgs &args, Tables *tables) {
     const Mask &mask = tables->mask;
     const SequenceInfo &sequence = mask.sequence;
-    for (uint32_t column = threadIdx.x; column < kTileColumns; column += blockDim.x) {
+    for (uint32_t column = threadIdx.x; column < Tables::kMostColumns; column += blockDim.x) {
         const uint32_t last = mask.n_columns - 1;
         const uint32_t token =
             (mask.first_column + (column < last ? column : last)) / mask.group_size;

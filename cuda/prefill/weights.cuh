@@ -90,7 +90,8 @@ __device__ __forceinline__ bool all_are_visible(const LayerArg &layer, const War
             end <= layer.window_sink_tokens);
 }
 
-__device__ __forceinline__ bool is_visible(const TileArgs &args, const ColumnTables &tables,
+template <class Tables>
+__device__ __forceinline__ bool is_visible(const TileArgs &args, const Tables &tables,
                                            uint32_t column, uint32_t token) {
     const SequenceInfo &sequence = tables.mask.sequence;
     const uint32_t query = tables.positions[column];

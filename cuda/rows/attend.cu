@@ -5,6 +5,7 @@
 
 #include "cuda/launch_kernel.cuh"
 #include "cuda/rows/latent.cuh"
+#include "cuda/rows/unpacked.cuh"
 
 namespace lk {
 namespace cuda {
@@ -19,24 +20,41 @@ LK_BOTH uint32_t merge_parts(uint32_t value_dim) {
     return (value_dim + kMergeChannels - 1) / kMergeChannels;
 }
 // Of a thread block's shared memory, in addition to rows_layout(), which begins at a multiple of
-// 128.
-constexpr uint32_t kStaticBytes = (sizeof(RowsTables) + 512 + 127) / 128 * 128;
+// 128: the most that a kernel has.
+constexpr uint32_t kStaticBytes =
+    (sizeof(RowsTables) + kRowsStrips * sizeof(StripCodes) + 512 + 127) / 128 * 128;
 
+enum Method { kCodes, kTiles, kRows };  // codes that are multiplied; FP16 tiles; rows of channels
 struct SlotShape {
+    Method method;
     uint32_t n_slots;
     uint32_t stage_tokens;
-    bool has_codes;
     bool divides_warps;
-    bool has_copy;  // of a packed page that becomes tiles
+    bool has_copy;  // of a packed page that becomes rows
 };
 // Preferred from the first to the last.
 constexpr SlotShape kSlotShapes[] = {
-    {3, 48, true, true, false},   {3, 32, true, true, false},   {2, 64, true, false, false},
-    {2, 48, true, false, false},  {2, 32, true, false, false},  {1, 64, true, false, false},
-    {1, 32, true, false, false},  {2, 64, false, false, true},  {2, 48, false, false, true},
-    {2, 32, false, false, true},  {1, 32, false, false, true},  {1, 16, false, false, true},
-    {2, 64, false, false, false}, {2, 48, false, false, false}, {2, 32, false, false, false},
-    {1, 32, false, false, false}, {1, 16, false, false, false}};
+    {kCodes, 3, 48, true, false},  {kCodes, 3, 32, true, false},  {kCodes, 2, 64, false, false},
+    {kCodes, 2, 48, false, false}, {kCodes, 2, 32, false, false}, {kCodes, 1, 64, false, false},
+    {kCodes, 1, 32, false, false}, {kRows, 1, 128, false, true},  {kRows, 1, 64, false, true},
+    {kRows, 1, 32, false, true},   {kRows, 1, 16, false, true},   {kRows, 1, 64, false, false},
+    {kRows, 1, 32, false, false},  {kRows, 1, 16, false, false},  {kTiles, 2, 64, false, false},
+    {kTiles, 2, 48, false, false}, {kTiles, 2, 32, false, false}, {kTiles, 1, 32, false, false},
+    {kTiles, 1, 16, false, false}};
+
+// Can a layer with these pages have a shape? Stages of rows are no longer than packed pages, and
+// short ones cost more than 32 columns save.
+bool is_possible(const SlotShape &shape, const RowsPages &pages, uint32_t n_columns) {
+    constexpr uint32_t kLongTokens = 64;
+    const bool is_wide = n_columns > kRowsColumns;
+    if (shape.method == kCodes)
+        return pages.coded_bytes && !(is_wide && shape.divides_warps);
+    if (shape.method == kTiles)
+        return !pages.packed_bytes;
+    const bool is_short =
+        shape.stage_tokens < kLongTokens && shape.stage_tokens < pages.page_tokens;
+    return pages.packed_bytes && shape.stage_tokens <= pages.page_tokens && !(is_wide && is_short);
+}
 
 void set_shape(const LayerArg &layer, const SlotShape &shape, const RowsPages &pages,
                RowsGrid *grid) {
@@ -44,13 +62,17 @@ void set_shape(const LayerArg &layer, const SlotShape &shape, const RowsPages &p
     const uint32_t output = 4 * grid->n_columns * (layer.value_dim + kOutputPad) / shape.n_slots;
     grid->n_slots = shape.n_slots;
     grid->stage_tokens = shape.stage_tokens;
-    grid->partial_tokens = shape.has_codes ? kMostRowsTokens : 64;
-    grid->page_bytes = shape.has_codes ? pages.coded_bytes : 0;
+    const bool has_codes = shape.method == kCodes;
+    grid->partial_tokens = has_codes || shape.stage_tokens > 64 ? kMostRowsTokens : 64;
+    grid->key_shares = shape.stage_tokens > 64 ? kKeyShares / 2 : kKeyShares;
+    grid->page_bytes = has_codes ? pages.coded_bytes : 0;
     grid->copy_bytes = shape.has_copy ? pages.packed_bytes : 0;
+    grid->keeps_copy = shape.stage_tokens < pages.page_tokens;
     grid->divides_warps = shape.divides_warps;
-    grid->unpacks = pages.packed_bytes && !shape.has_codes;
+    grid->unpacks = shape.method == kRows;
     const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
-    grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
+    const uint32_t step = grid->unpacks ? 128 : 16;  // rows of channels are swizzled
+    grid->slot_bytes = ((most > output ? most : output) + step - 1) / step * step;
     grid->shared_bytes = rows_layout(layer, *grid).total;
 }
 
@@ -68,9 +90,7 @@ cudaError_t cut_launch(const TileArgs &args, const RowsPages &pages, RowsGrid *g
         grid->n_columns = n_columns > kRowsColumns ? columns : kRowsColumns;
         grid->n_tiles = (n_columns + grid->n_columns - 1) / grid->n_columns;
         for (const SlotShape &shape : kSlotShapes) {
-            if (shape.has_codes && !pages.coded_bytes)
-                continue;
-            if (shape.divides_warps && grid->n_columns > kRowsColumns)
+            if (!is_possible(shape, pages, grid->n_columns))
                 continue;
             set_shape(layer, shape, pages, grid);
             if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
@@ -207,8 +227,8 @@ cudaError_t launch_rows(const TileArgs &args, const RowsPages &pages, cudaStream
         return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
     const auto kernel = grid.divides_warps ? attend_latent
-                        : grid.unpacks     ? attend_rows<true>
-                                           : attend_rows<false>;
+                        : grid.unpacks     ? attend_unpacked
+                                           : attend_rows;
     error = launch_kernel(kernel, blocks, kRowsThreads, grid.shared_bytes, stream, args, grid);
     if (error != cudaSuccess || args.n_splits == 1)
         return error;

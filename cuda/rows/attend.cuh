@@ -1,5 +1,5 @@
 // Attention of uneven layers, whose values are channels of their keys or of another dim: the
-// kernel.
+// kernel, for pages of 16 bits and for codes that are multiplied.
 //
 // S^T = K Q^T: a warp multiplies a share of the channels of a part of the stage's tokens; the
 // shares' sums meet in shared memory, where a warp makes weights of a column's. O^T += V^T P^T: a
@@ -14,26 +14,29 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kOwnColumns = kMostRowsColumns / kRowsWarps;  // that a warp weighs
-
-// What a thread keeps between stages: its part of the output, its columns' references, its parts of
-// their sums of weights.
+// What a thread keeps between stages: its part of the output, of 8 columns kN times, the references
+// of the columns that its warp weighs, its parts of their sums of weights.
+template <int kN>
 struct RowsThread {
-    OwnSums out;
-    float references[kOwnColumns];
-    float sums[kOwnColumns];
+    static constexpr uint32_t kColumns = kN * 8 / kRowsWarps;
+
+    StripSums<kOwnStrips, kN> out;
+    float references[kColumns];
+    float sums[kColumns];
 };
+using WideThread = RowsThread<kEights>;
 
 // What a stage's products need to become weights.
 struct RowsStage {
     uint32_t first_token;  // position
     uint32_t n_tokens;
-    bool has_codes;  // of a whole page; else a thread has one pair of tokens
-    bool hides;      // some tokens are hidden from some columns
+    bool is_long;  // more than 64 tokens; else a thread has one pair of them
+    bool hides;    // some tokens are hidden from some columns
 };
 
 // The arrays of rows_layout() that products and weights go through.
 struct RowsSums {
+    uint32_t first_column;  // of partial
     float *partial;
     uint32_t partial_stride;
     float *minima;
@@ -43,26 +46,35 @@ struct RowsSums {
     float *sums;     // of the weights of the stage
 };
 
+// The token of a place in a column's products and weights.
+struct PlainOrder {
+    static constexpr bool kHasMinima = true;  // of codes, which are whole pages
+
+    __device__ __forceinline__ uint32_t token_at(uint32_t place) const { return place; }
+    __device__ __forceinline__ constexpr uint32_t n_shares() const { return kKeyShares; }
+};
+
 // A thread's tokens of a column: sums of products become weights. The reference lies kBelow
 // under the highest logit and is raised once a logit passes it by kHeadroom. Returns whether it was
 // raised.
+template <class Order>
 __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &tables,
-                                      const RowsStage &stage, const RowsSums &at,
-                                      uint32_t n_columns, uint32_t column, float &reference,
-                                      float &row_sum) {
+                                      const RowsStage &stage, const Order &order,
+                                      const RowsSums &at, uint32_t n_columns, uint32_t column,
+                                      float &reference, float &row_sum) {
     constexpr uint32_t kPairs = kMostRowsTokens / 2 / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
     const float factor = logit_factor(args.layer);
-    const float *products = at.partial + column * at.partial_stride;
+    const float *products = at.partial + (column - at.first_column) * at.partial_stride;
     uint32_t seen = ~0u;  // a bit for each token; the loop stays one, to be short
 #pragma unroll 1
     for (uint32_t i = 0; stage.hides && i < 2 * kPairs; ++i) {
-        const uint32_t token = 2 * (lane + kWarp * (i / 2)) + i % 2;
+        const uint32_t token = order.token_at(2 * (lane + kWarp * (i / 2)) + i % 2);
         if (token < stage.n_tokens && !is_visible(args, tables, column, stage.first_token + token))
             seen ^= 1u << i;
     }
     float least = 0;
-    if (stage.has_codes)
+    if (Order::kHasMinima && stage.is_long)
 #pragma unroll
         for (uint32_t i = 0; i < kRowsWarps / 4; ++i) {
             const float4 four =
@@ -73,13 +85,15 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     float high = -INFINITY;
 #pragma unroll
     for (uint32_t pair = 0; pair < kPairs; ++pair) {
-        const uint32_t token = 2 * (lane + kWarp * pair);
+        const uint32_t place = 2 * (lane + kWarp * pair);
         float2 x = make_float2(least, least);
-        if (pair == 0 || stage.has_codes)
+        if (pair == 0 || stage.is_long)
 #pragma unroll
             for (uint32_t share = 0; share < kKeyShares; ++share) {
+                if (share >= order.n_shares())
+                    break;
                 const float2 own = *reinterpret_cast<const float2 *>(
-                    products + share * n_columns * at.partial_stride + token);
+                    products + share * n_columns * at.partial_stride + place);
                 x.x += own.x;
                 x.y += own.y;
             }
@@ -94,7 +108,7 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     for (uint32_t i = 0; i < 2 * kPairs; ++i) {
         // Rounded before the reference is subtracted, so that none lies above its own.
         logits[i] = __fmul_rn(logits[i], factor);
-        const uint32_t token = 2 * (lane + kWarp * (i / 2)) + i % 2;
+        const uint32_t token = order.token_at(2 * (lane + kWarp * (i / 2)) + i % 2);
         if (token >= stage.n_tokens || !(seen >> i & 1))
             logits[i] = -INFINITY;
         high = fmaxf(high, logits[i]);
@@ -108,7 +122,7 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     float sum = 0;
 #pragma unroll
     for (uint32_t pair = 0; pair < kPairs; ++pair) {
-        if (pair && !stage.has_codes)
+        if (pair && !stage.is_long)
             continue;
         const float low = exp2_fast(logits[2 * pair] - raised);
         const float next = exp2_fast(logits[2 * pair + 1] - raised);
@@ -117,7 +131,7 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
                                       2 * (lane + kWarp * pair)) = pack_f16(low, next);
     }
     row_sum = fmaf(row_sum, shrink, sum);
-    const float all = stage.has_codes ? warp_sum(sum) : 0;
+    const float all = stage.is_long ? warp_sum(sum) : 0;
     if (lane == 0) {
         at.shrinks[column] = shrink;
         at.sums[column] = all;
@@ -125,25 +139,28 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     return is_raised;
 }
 
-static_assert(kOwnColumns == 2, "they are swapped");
-__device__ __forceinline__ void swap_two(float (&two)[2]) {
-    const float first = two[0];
-    two[0] = two[1];
-    two[1] = first;
+// The next column's number takes the place of the first.
+template <uint32_t kN>
+__device__ __forceinline__ void turn_columns(float (&x)[kN]) {
+    static_assert(kN <= 2, "they are swapped");
+    const float first = x[0];
+    x[0] = x[kN - 1];
+    x[kN - 1] = first;
 }
+template <class Order, int kN>
 __device__ __forceinline__ bool weigh_columns(const TileArgs &args, const RowsBlock &block,
-                                              const RowsStage &stage, const RowsSums &at,
-                                              RowsThread &thread) {
+                                              const RowsStage &stage, const Order &order,
+                                              const RowsSums &at, RowsThread<kN> &thread) {
     bool is_raised = false;
     // One copy of the code: the columns' numbers take turns.
 #pragma unroll 1
-    for (uint32_t i = 0; i < kOwnColumns; ++i) {
+    for (uint32_t i = 0; i < thread.kColumns; ++i) {
         const uint32_t column = threadIdx.x / kWarp + kRowsWarps * i;
         if (column < block.n_columns)
-            is_raised |= weigh(args, *block.tables, stage, at, block.n_columns, column,
+            is_raised |= weigh(args, *block.tables, stage, order, at, block.n_columns, column,
                                thread.references[0], thread.sums[0]);
-        swap_two(thread.references);
-        swap_two(thread.sums);
+        turn_columns(thread.references);
+        turn_columns(thread.sums);
     }
     return is_raised;
 }
@@ -189,14 +206,16 @@ __device__ __forceinline__ float close_column(const TileArgs &args, const RowsBl
     return shrink * inverse(total.sum);
 }
 // All columns, by the warp of each.
+template <int kN>
 __device__ __forceinline__ void close_columns(const TileArgs &args, const RowsBlock &block,
-                                              float *partial, float *factors, RowsThread &thread) {
+                                              float *partial, float *factors,
+                                              RowsThread<kN> &thread) {
 #pragma unroll 1
-    for (uint32_t i = 0; i < kOwnColumns; ++i) {
+    for (uint32_t i = 0; i < thread.kColumns; ++i) {
         const uint32_t column = threadIdx.x / kWarp + kRowsWarps * i;
         const Total total = {thread.references[0], warp_sum(thread.sums[0])};
-        swap_two(thread.references);
-        swap_two(thread.sums);
+        turn_columns(thread.references);
+        turn_columns(thread.sums);
         if (threadIdx.x % kWarp == 0 && column < block.n_columns)
             factors[column] = close_column(args, block, partial, column, total);
     }
@@ -294,7 +313,51 @@ __device__ __forceinline__ WarpColumns all_columns(const Mask &mask) {
             mask.sequence.has_tree ? mask.sequence.n_history : ~0u};
 }
 
-template <bool kUnpacks>
+__device__ __forceinline__ RowsSums make_sums(const RowsGrid &grid, const RowsLayout &layout,
+                                              uint8_t *memory,
+                                              float (&column_values)[2][kMostRowsColumns]) {
+    return {0,
+            reinterpret_cast<float *>(memory + layout.partial),
+            grid.partial_tokens + kPartialPad,
+            reinterpret_cast<float *>(memory + layout.minima),
+            reinterpret_cast<__half *>(memory + layout.weights),
+            grid.partial_tokens + kWeightPad,
+            column_values[0],
+            column_values[1]};
+}
+template <int kN>
+__device__ __forceinline__ RowsThread<kN> new_thread() {
+    RowsThread<kN> thread = {};
+    for (float &reference : thread.references)
+        reference = kNoReference;
+    return thread;
+}
+__device__ __forceinline__ void load_queries(const TileArgs &args, const RowsBlock &block) {
+    load_positions(args, block.tables);
+    if (args.layer.key_rotation)
+        load_rotated_columns(args, block);
+    else
+        load_query_columns(args, block);
+}
+// The end of a thread block: its output, or that of its split.
+template <int kN>
+__device__ __forceinline__ void store_output(const TileArgs &args, const RowsBlock &block,
+                                             const TilePosition &position, uint32_t split,
+                                             const RowsSums &sums, uint8_t *memory,
+                                             RowsThread<kN> &thread) {
+    float *own_split = own_partial(args, block, position, split);
+    __syncthreads();
+    close_columns(args, block, own_split, sums.shrinks, thread);
+    __syncthreads();
+    if (!own_split)
+        scale_columns<kOwnStrips, kN>(sums.shrinks, thread.out);
+    auto *output = reinterpret_cast<float *>(memory);
+    put_output<kOwnStrips, kN>(args.layer.value_dim, threadIdx.x / kWarp, block.is_wide(), output,
+                               thread.out);
+    __syncthreads();
+    store_columns(args, block.tables->mask, own_split, output);
+}
+
 __global__ void __launch_bounds__(kRowsThreads, 1)
     attend_rows(const __grid_constant__ TileArgs args, const __grid_constant__ RowsGrid grid) {
     extern __shared__ __align__(128) uint8_t memory[];
@@ -310,44 +373,25 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         return;
     const RowsLayout layout = rows_layout(args.layer, grid);
     const RowsBlock block = make_block(args, grid, layout, memory, &tables);
-    const RowsSums sums = {reinterpret_cast<float *>(memory + layout.partial),
-                           grid.partial_tokens + kPartialPad,
-                           reinterpret_cast<float *>(memory + layout.minima),
-                           reinterpret_cast<__half *>(memory + layout.weights),
-                           grid.partial_tokens + kWeightPad,
-                           column_values[0],
-                           column_values[1]};
+    const RowsSums sums = make_sums(grid, layout, memory, column_values);
     const WarpColumns all = all_columns(mask);
 
     const bool copies_ahead = grid.n_slots > 1;
-    Stage stage = advance<AllThreads, kUnpacks>(args, block, {0, 0, 0, 0, block.n_slots - 1});
-    uint32_t copied = ~0u;
-    const auto begin = [&](const Stage &at) {
-        if constexpr (kUnpacks)
-            copied = begin_unpacked_stage<AllThreads>(block, at, copied);
-        else
-            begin_stage<AllThreads>(block, at);
-    };
+    Stage stage = advance<AllThreads>(args, block, {0, 0, 0, 0, block.n_slots - 1});
     if (stage.n_tokens)
-        begin(stage);
-    load_positions(args, &tables);
-    if (args.layer.key_rotation)
-        load_rotated_columns(args, block);
-    else
-        load_query_columns(args, block);
-    RowsThread thread = {};
-    for (float &reference : thread.references)
-        reference = kNoReference;
+        begin_stage<AllThreads>(block, stage);
+    load_queries(args, block);
+    WideThread thread = new_thread<kEights>();
 #pragma unroll 1
     while (stage.n_tokens) {
         wait_copies<0>();
-        finish_stage<AllThreads, kUnpacks>(block, stage);
+        finish_stage<AllThreads>(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
-        const Codes codes = kUnpacks ? Codes{} : find_codes(block, stage, slot);
-        const Stage next = advance<AllThreads, kUnpacks>(args, block, stage);
+        const Codes codes = find_codes(block, stage, slot);
+        const Stage next = advance<AllThreads>(args, block, stage);
         __syncthreads();  // the stage is there, and what the one before was read from is free
         if (next.n_tokens && copies_ahead)
-            begin(next);
+            begin_stage<AllThreads>(block, next);
         const uint32_t n_tiles = stage_tiles(stage);
         if (block.is_wide())
             multiply_keys<true>(block, codes, slot, n_tiles, sums.partial, sums.partial_stride,
@@ -358,7 +402,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         __syncthreads();
         const RowsStage now = {stage.first_token, stage.n_tokens, codes.bits != 0,
                                !all_are_visible(args.layer, all, stage, 1)};
-        if (__syncthreads_or(weigh_columns(args, block, now, sums, thread)))
+        if (__syncthreads_or(weigh_columns(args, block, now, PlainOrder{}, sums, thread)))
             scale_columns<kOwnStrips, kEights>(sums.shrinks, thread.out);
         const ValueWork work = {
             args.layer.value_dim / LK_STRIP_CHANNELS, n_tiles, threadIdx.x / kWarp,
@@ -372,21 +416,11 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                                                         thread.out);
         if (next.n_tokens && !copies_ahead) {
             __syncthreads();
-            begin(next);
+            begin_stage<AllThreads>(block, next);
         }
         stage = next;
     }
-    float *own_split = own_partial(args, block, position, split);
-    __syncthreads();
-    close_columns(args, block, own_split, sums.shrinks, thread);
-    __syncthreads();
-    if (!own_split)
-        scale_columns<kOwnStrips, kEights>(sums.shrinks, thread.out);
-    auto *output = reinterpret_cast<float *>(memory);
-    put_output<kOwnStrips, kEights>(args.layer.value_dim, threadIdx.x / kWarp, block.is_wide(),
-                                    output, thread.out);
-    __syncthreads();
-    store_columns(args, mask, own_split, output);
+    store_output(args, block, position, split, sums, memory, thread);
 }
 
 }  // namespace cuda

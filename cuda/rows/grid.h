@@ -27,18 +27,21 @@ struct RowsGrid {
     uint32_t slot_bytes;
     uint32_t n_slots;
     uint32_t shared_bytes;
-    uint32_t copy_bytes;  // of the copy of a packed page that becomes tiles, 0 without place
+    uint32_t key_shares;  // of the channels, whose products are added up
+    uint32_t copy_bytes;  // of the copy of a packed page that becomes rows, 0 without place
+    bool keeps_copy;      // for several stages
     bool divides_warps;   // into key warps and value warps
-    bool unpacks;         // packed pages become FP16 tiles
+    bool unpacks;         // packed pages become rows of channels
 };
 
 // Where a thread block's arrays lie in its dynamic shared memory, in bytes. Slots begin at 0.
 struct RowsLayout {
     uint32_t queries;  // [strip][16 columns][lane] B operands
-    uint32_t partial;  // [share of the channels][column][token] sums of products
     uint32_t minima;   // [column][warp] sums of products with minima
     uint32_t weights;  // [column][token] in FP16; of two stages where warps are divided
-    uint32_t copy;     // of a packed page
+    uint32_t partial;  // [share of the channels][column][token] sums of products; of 16 columns
+                       // at once where packed pages become rows
+    uint32_t copy;     // of a packed page: where those sums are, if it is not kept meanwhile
     uint32_t total;
 };
 constexpr uint32_t kKeyShares = 4;  // of the channels, by warps
@@ -52,12 +55,16 @@ constexpr RowsLayout rows_layout(const LayerArg &layer, const RowsGrid &grid) {
     RowsLayout layout{};
     const uint32_t columns = grid.n_columns;
     layout.queries = grid.n_slots * grid.slot_bytes;
-    layout.partial = layout.queries + 2 * columns * layer.head_dim;
-    const uint32_t products = 4 * kKeyShares * columns * (grid.partial_tokens + kPartialPad);
-    layout.minima = layout.partial + (grid.divides_warps ? 0 : products);
-    layout.weights = layout.minima + 4 * kRowsWarps * columns;
-    layout.copy = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
-    layout.total = layout.copy + grid.copy_bytes;
+    layout.minima = layout.queries + 2 * columns * layer.head_dim;
+    layout.weights = layout.minima + (grid.unpacks ? 0 : 4 * kRowsWarps * columns);
+    layout.partial = layout.weights + (grid.divides_warps ? 2 : 1) * rows_weight_bytes(grid);
+    const uint32_t products = grid.divides_warps
+                                  ? 0
+                                  : 4 * grid.key_shares * (grid.unpacks ? kRowsColumns : columns) *
+                                        (grid.partial_tokens + kPartialPad);
+    layout.copy = layout.partial + (grid.keeps_copy ? products : 0);
+    const uint32_t end = layout.copy + grid.copy_bytes;
+    layout.total = layout.partial + products > end ? layout.partial + products : end;
     return layout;
 }
 

@@ -14,7 +14,6 @@
 namespace lk {
 namespace cuda {
 
-constexpr int kNarrowEights = kRowsColumns / 8;
 constexpr int kNarrowStrips = kMostValueStrips / kSideWarps;
 static_assert(kSideWarps * LK_TILE_TOKENS == kMostRowsTokens, "a warp has a tile of a stage");
 
@@ -100,7 +99,7 @@ __device__ __forceinline__ void multiply_own_tile(const RowsBlock &block, const 
     const uint32_t stride = is_coded ? strip_bytes(codes.page_tokens, kBits) : n_tiles * kTileBytes;
     const uint32_t words = is_coded
                                ? codes.words + lane_offset<kBits>(codes) + tile_offset<kBits>(tile)
-                               : slot + tile * kTileBytes + swizzled(16 * lane);
+                               : slot + tile * kTileBytes + 16 * lane;
     const uint32_t queries = shared_address(block.queries) + 16 * lane;
     const uint32_t ranges = codes.ranges + 8 * (lane % 4);
     const uint32_t shift = kBits == 2 ? tile % 2 * 2 : 0;
@@ -294,7 +293,7 @@ struct RoundedSums {
 // Find the stage after `stage` and begin it. Value warps.
 __device__ __forceinline__ Stage find_next(const TileArgs &args, const RowsBlock &block,
                                            const Stage &stage, FoundStage *found) {
-    const Stage next = advance<ValueThreads, false>(args, block, stage);
+    const Stage next = advance<ValueThreads>(args, block, stage);
     if (next.n_tokens)
         begin_stage<ValueThreads>(block, next);
     if (ValueThreads::index() == 0) {
@@ -332,7 +331,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     if (!is_key_warp) {
         const Stage first = find_next(args, block, {0, 0, 0, 0, block.n_slots - 1}, &found[0]);
         if (first.n_tokens)
-            finish_stage<ValueThreads, false>(block, first);
+            finish_stage<ValueThreads>(block, first);
     }
     load_positions(args, &tables);
     load_query_columns(args, block);
@@ -391,7 +390,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
                     give_minima();
                 }
                 if (next.n_tokens)
-                    finish_stage<ValueThreads, false>(block, next);
+                    finish_stage<ValueThreads>(block, next);
             } else if (ValueThreads::index() == 0) {
                 found[(turn + 1) % kFoundStages].stage.n_tokens = 0;
             }

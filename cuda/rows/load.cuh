@@ -2,16 +2,16 @@
 //
 // A slot holds the codes of a latent page of one width, whose codes are multiplied as they are, or
 // FP16 tiles of a stage: [strip][tile][lane][4 words] of the keys, then of the values of layers
-// that are not latent; channels in their own order, lanes swizzled(). 16-bit pages are copied,
-// tiles of all other pages are made, once for all columns of the thread block.
+// that are not latent. Pages of 16 bits are copied, tiles of staged tokens are made.
+// channel_rows.cuh has the stages of layers with packed pages that become FP16.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_ROWS_LOAD_CUH
 #define LK_CUDA_ROWS_LOAD_CUH
 
+#include "cuda/fragment.cuh"
 #include "cuda/prefill/queries.cuh"
 #include "cuda/rows/grid.h"
-#include "cuda/rows/strip.cuh"
 
 namespace lk {
 namespace cuda {
@@ -19,10 +19,9 @@ namespace cuda {
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
 
-struct RowsTables : ColumnTables {
+struct RowsTables : ColumnTablesOf<kMostRowsColumns> {
     EntryView views[kPageBatch];
-    uint32_t code_bits[kPageBatch];       // of pages whose codes are multiplied, else 0
-    StripInfo strips[2][kMostKeyStrips];  // of a packed page that becomes tiles
+    uint32_t code_bits[kPageBatch];  // of pages whose codes are multiplied, else 0
 };
 
 // The fields of a thread block that the functions below need.
@@ -88,7 +87,7 @@ __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block
 
 // The stage after one, or the first one after none. A page whose codes are multiplied is one stage.
 // A function of each kernel, so that the compiler knows where its shared memory is.
-template <class Threads, bool kUnpacks>
+template <class Threads>
 __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
                                       const Stage stage) {
     const Mask &mask = block.tables->mask;
@@ -118,8 +117,25 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
 
 template <class Threads>
 __device__ __forceinline__ void copy_bytes(uint32_t to, const uint8_t *from, uint32_t n_bytes) {
+#pragma unroll 2
     for (uint32_t at = 16 * Threads::index(); at < n_bytes; at += 16 * Threads::kN)
         copy_async(to + at, from + at);
+}
+
+// Make zeros of numbers of tokens after the last one: memory there may hold NaNs, which a weight of
+// 0 would not take away.
+__device__ __forceinline__ void clear_rest(bool is_value, uint32_t n_tokens, uint32_t (&a)[4]) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    if (n_tokens >= LK_TILE_TOKENS)
+        return;
+#pragma unroll
+    for (uint32_t r = 0; r < 4; ++r) {
+        const uint32_t token = is_value ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r);
+        if (token >= n_tokens)
+            a[r] = 0;
+        else if (is_value && token + 1 == n_tokens)
+            a[r] &= 0xFFFFu;
+    }
 }
 
 // A lane's registers of a tile of staged tokens, from the tile's first one on.
@@ -140,12 +156,24 @@ __device__ __forceinline__ void load_staged(const uint16_t *rows, bool is_value,
     }
 }
 
+// The tiles of a strip in a stage.
+struct StripPart {
+    uint32_t first_tile;  // of the page
+    uint32_t n_tiles;
+    uint32_t tokens;  // from the first tile on; later ones become zeros
+    bool is_value;
+};
+
 // A side of a stage, in its slot.
 struct SideTiles {
     const PageView *page;
     uint32_t tiles;  // shared address
     uint32_t n_strips;
     StripPart part;
+
+    __device__ __forceinline__ uint32_t strip(uint32_t i) const {
+        return tiles + i * part.n_tiles * kTileBytes;
+    }
 };
 
 // Copy the first n tiles of each strip of a 16-bit page; a warp takes a strip.
@@ -157,8 +185,15 @@ __device__ __forceinline__ void copy_tiles(const SideTiles &side, uint32_t n) {
     for (uint32_t strip = Threads::index() / kWarp; strip < side.n_strips;
          strip += Threads::kN / kWarp)
         for (uint32_t at = 16 * (threadIdx.x % kWarp); at < n * kTileBytes; at += 16 * kWarp)
-            copy_async(side.tiles + strip * side.part.n_tiles * kTileBytes + swizzled(at),
+            copy_async(side.strip(strip) + at,
                        from + strip * 2 * LK_STRIP_CHANNELS * page.info.page_tokens + at);
+}
+
+// 16 bytes of each lane from an address on.
+__device__ __forceinline__ void store_lane(uint32_t address, const uint32_t (&a)[4]) {
+    asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(address + 16 * (threadIdx.x % kWarp)),
+                 "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+                 : "memory");
 }
 
 // Make tiles from `first` on of staged tokens, or of a 16-bit page in whose last tile the tokens
@@ -197,55 +232,12 @@ __device__ __forceinline__ void round_tiles(const SideTiles &side, uint32_t firs
             }
 #pragma unroll
             for (uint32_t i = 0; i < kAhead; ++i)
-                if (strip + i * kStep < side.n_strips)
-                    StripTarget(strip + i * kStep, part, side.tiles).store(tile, part, a[i]);
+                if (strip + i * kStep < side.n_strips) {
+                    clear_rest(part.is_value, rest, a[i]);
+                    store_lane(side.strip(strip + i * kStep) + tile * kTileBytes, a[i]);
+                }
         }
     }
-}
-
-// Make the tiles of a packed page.
-template <class Threads>
-__device__ __forceinline__ void unpack_tiles(const SideTiles &side, const StripInfo *strips,
-                                             uint32_t copy) {
-    const PackedPage page = {side.page, copy};
-#pragma unroll 1
-    for (uint32_t strip = Threads::index() / kWarp; strip < side.n_strips;
-         strip += Threads::kN / kWarp)
-        unpack_strip(page, strips[strip], strip, side.part, side.tiles);
-}
-
-// Copy a packed page, if there is a place.
-template <class Threads>
-__device__ __forceinline__ void copy_page(const RowsBlock &block, const EntryView &view) {
-    uint32_t to = shared_address(block.copy);
-#pragma unroll 1
-    for (uint32_t side = 0; side < 2 && block.strips(side); ++side) {
-        const PageView &page = view.pages[side];
-        if (page.source != Source::kDistant || !block.copy_bytes)
-            continue;
-        copy_bytes<Threads>(to, page.payload, page.info.payload_bytes);
-        copy_bytes<Threads>(to + page.info.payload_bytes, page.metadata, page.info.metadata_bytes);
-        to += page.info.payload_bytes + page.info.metadata_bytes;
-    }
-    commit_copies();
-}
-
-// Find the strips of the page that a stage begins.
-template <class Threads>
-__device__ __forceinline__ void describe_strips(const RowsBlock &block, const EntryView &view) {
-    for (uint32_t i = Threads::index(); i < block.key_strips + block.value_strips;
-         i += Threads::kN) {
-        const uint32_t side = i >= block.key_strips;
-        const uint32_t strip = i - side * block.key_strips;
-        if (view.pages[side].source == Source::kDistant)
-            block.tables->strips[side][strip] = describe_strip(view.pages[side], strip);
-    }
-    Threads::meet();
-}
-
-__device__ __forceinline__ bool is_packed(const RowsBlock &block, const EntryView &view) {
-    return view.pages[0].source == Source::kDistant ||
-           (block.value_strips && view.pages[1].source == Source::kDistant);
 }
 
 // The sides of a stage: f(side).
@@ -262,7 +254,7 @@ __device__ __forceinline__ void each_side(const RowsBlock &block, const Stage &s
         side.n_strips = block.strips(i);
         side.part.is_value = i;
         f(side);
-        side.tiles += side.n_strips * side.part.n_tiles * kTileBytes;
+        side.tiles = side.strip(side.n_strips);
     }
 }
 // How many tiles of a strip are copied: those of a 16-bit page that are whole.
@@ -270,8 +262,8 @@ __device__ __forceinline__ uint32_t copied_tiles(const SideTiles &side) {
     return side.page->source == Source::kTiles ? side.part.tokens / LK_TILE_TOKENS : 0;
 }
 
-// Begin a stage of which packed pages have their codes multiplied: copies. finish_stage() makes the
-// rest. A stage is there once its copies have arrived and all threads have met.
+// Begin a stage: copies. finish_stage() makes the rest. A stage is there once its copies have
+// arrived and all threads have met.
 template <class Threads>
 __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stage) {
     if (block.code_bits(stage)) {
@@ -287,50 +279,13 @@ __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stag
     commit_copies();
 }
 
-// The same where packed pages become tiles: a page is copied while the last stage of the one before
-// is multiplied. copied: the last page that was; returns the one that is now.
+// Make the tiles that are not copied.
 template <class Threads>
-__device__ __noinline__ uint32_t begin_unpacked_stage(const RowsBlock block, const Stage stage,
-                                                      uint32_t copied) {
-    const RowsTables &tables = *block.tables;
-    const EntryView &view = block.view(stage);
-    const bool unpacks = is_packed(block, view);
-    if (unpacks && stage.index == view.first_stage) {
-        if (copied != stage.page) {
-            Threads::meet();  // the copy before was read
-            copy_page<Threads>(block, view);
-            wait_copies<0>();
-        }
-        describe_strips<Threads>(block, view);
-    }
-    each_side(block, stage, [&](const SideTiles &side) {
-        if (side.page->source == Source::kDistant)
-            unpack_tiles<Threads>(side, tables.strips[side.part.is_value],
-                                  block.copy_bytes ? shared_address(block.copy) : 0);
-        else
-            copy_tiles<Threads>(side, copied_tiles(side));
-    });
-    const uint32_t next = block.view_index(stage) + 1;
-    if (stage.index + 1 == view.end_stage && next < kPageBatch &&
-        stage.page + 1 < tables.mask.page_end && is_packed(block, tables.views[next])) {
-        if (unpacks)
-            Threads::meet();
-        copy_page<Threads>(block, tables.views[next]);
-        return stage.page + 1;
-    }
-    commit_copies();
-    return copied;
-}
-
-// Make the tiles that are neither copied nor unpacked.
-template <class Threads, bool kUnpacks>
 __device__ __noinline__ void finish_stage(const RowsBlock block, const Stage stage) {
-    if (!kUnpacks && block.code_bits(stage))
+    if (block.code_bits(stage))
         return;
-    each_side(block, stage, [](const SideTiles &side) {
-        if (side.page->source != Source::kDistant)
-            round_tiles<Threads>(side, copied_tiles(side));
-    });
+    each_side(block, stage,
+              [](const SideTiles &side) { round_tiles<Threads>(side, copied_tiles(side)); });
 }
 
 }  // namespace cuda

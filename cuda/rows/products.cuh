@@ -23,6 +23,7 @@ static_assert(kTokenParts * kOwnTiles * LK_TILE_TOKENS == kMostRowsTokens,
               "warps share the tokens of a stage");
 
 constexpr int kEights = kMostRowsColumns / 8;  // n of a product is 8 columns
+constexpr int kNarrowEights = kRowsColumns / 8;
 
 // A warp's part of the output: every so many-th strip, 8 columns kN times.
 template <int kStrips, int kN>
@@ -155,8 +156,7 @@ __device__ __forceinline__ void multiply_key_tiles(const RowsBlock &block, const
                                                    uint32_t tiles, uint32_t n_tiles,
                                                    KeyProducts &products) {
     const uint32_t lane = threadIdx.x % kWarp;
-    uint32_t at =
-        tiles + (part.first_strip * n_tiles + part.first_tile) * kTileBytes + swizzled(16 * lane);
+    uint32_t at = tiles + (part.first_strip * n_tiles + part.first_tile) * kTileBytes + 16 * lane;
     uint32_t query = part.queries;
 #pragma unroll 1
     for (uint32_t strip = part.first_strip; strip < part.end_strip; ++strip) {
@@ -333,7 +333,7 @@ __device__ __forceinline__ void multiply_value_tiles(uint32_t tiles, const Value
 #pragma unroll
     for (int i = 0; i < kStrips; ++i)
         at[i] = tiles + own_strip<kStrips>(work, i) * work.n_tiles * kTileBytes +
-                swizzled(16 * (threadIdx.x % kWarp));
+                16 * (threadIdx.x % kWarp);
 #pragma unroll 1
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
         const ColumnOperands<kWide> weights = work.operands<kWide>(tile);

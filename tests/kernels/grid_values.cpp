@@ -90,6 +90,29 @@ void add_narrow_latents(std::vector<Case> *all) {
         }
 }
 
+// Whole pages of every kind under more than 16 query columns, of which CUDA's kernel makes FP16
+// once for 32 columns: at once, or in two stages where a page and the queries do not fit.
+void add_large_latents(std::vector<Case> *all) {
+    uint32_t turns[4] = {};
+    for (const Keys &keys : kKinds) {
+        if (keys.bits == 16)
+            continue;
+        Case c = plain_latent({576, 512}, keys.bits);
+        set_keys(keys, &c);
+        c.key_group = next_of({32, 0, 64}, turns);
+        c.value_group = c.per_token_keys ? 64 : 0;
+        c.f8 = next_of({0, 1}, turns + 1);
+        c.group = next_of({20, 33, 48}, turns + 2);
+        c.packed_pages = 3;
+        c.tail_tokens = next_of({19, 70, 0}, turns + 3);
+        c.page_tokens = 128;
+        c.spread = turns[0] % 2;
+        c.soft_cap = turns[0] % 5 == 4 ? 5.0f : 0.0f;
+        c.dtype = std::vector<lk_dtype>{LK_F16, LK_BF16, LK_F32}[turns[0] % 3];
+        all->push_back(c);
+    }
+}
+
 }  // namespace
 
 std::vector<Case> value_dim_cases() {
@@ -165,6 +188,7 @@ std::vector<Case> latent_cases() {
         }
     add_plain_latents(&all);
     add_narrow_latents(&all);
+    add_large_latents(&all);
     return all;
 }
 

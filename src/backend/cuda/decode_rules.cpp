@@ -34,19 +34,22 @@ class PackedPages {
         const bool is_key = layout.side == Side::kKey;
         uint32_t &most = is_key ? key_bytes_ : value_bytes_;
         most =
-            std::max(most, static_cast<uint32_t>(payload_bytes(layout)) + rounded_metadata(layout));
+            std::max(most, static_cast<uint32_t>(payload_bytes(layout)) + rounded_metadata(layout) +
+                               (format.permutation ? permutation_bytes(layout.head_dim) : 0));
+        page_tokens_ = layout.page_tokens;
         if (is_key && !latent_code_bits(gpu::format_info(format, format.permutation ? 1 : 0)))
             all_coded_ = false;
     }
     // A latent layer stores no values.
     RowsPages of(bool is_latent) const {
         return {is_latent && all_coded_ ? key_bytes_ : 0,
-                key_bytes_ + (is_latent ? 0 : value_bytes_)};
+                key_bytes_ + (is_latent ? 0 : value_bytes_), page_tokens_};
     }
 
   private:
     uint32_t key_bytes_ = 0;
     uint32_t value_bytes_ = 0;
+    uint32_t page_tokens_ = LK_MAX_PAGE_TOKENS;
     bool all_coded_ = true;
 };
 
