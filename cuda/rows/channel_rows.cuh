@@ -312,6 +312,7 @@ __device__ __forceinline__ void each_side(const RowsBlock &block, const RowShape
 struct FetchedPage {
     uint32_t page;
     uint32_t formats[2];
+    uint32_t copies[2];  // where those pages were copied to
 };
 
 // Request what make_rows() reads: copy a packed page and describe its strips, if there is a place
@@ -344,7 +345,9 @@ __device__ __forceinline__ void fetch_stage(const RowsBlock &block, const RowSha
         if (c.permutation)
             copy_bytes<AllThreads>(end, reinterpret_cast<const uint8_t *>(c.permutation),
                                    permutation_bytes(c.head_dim));
-        if (fetched->formats[side.is_value] != page.format && threadIdx.x < side.n_strips)
+        const bool is_described =
+            fetched->formats[side.is_value] == page.format && fetched->copies[side.is_value] == to;
+        if (!is_described && threadIdx.x < side.n_strips)
             strips[(side.is_value ? block.key_strips : 0) + threadIdx.x] =
                 describe_codes(c, to,
                                c.permutes      ? metadata + c.permutation_offset
@@ -352,6 +355,7 @@ __device__ __forceinline__ void fetch_stage(const RowsBlock &block, const RowSha
                                                : 0,
                                threadIdx.x);
         fetched->formats[side.is_value] = page.format;
+        fetched->copies[side.is_value] = to;
         to = end + (c.permutation ? permutation_bytes(c.head_dim) : 0);
     });
     commit_copies();

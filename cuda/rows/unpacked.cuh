@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const WarpColumns all = all_columns(mask);
     const RowShape shape(block);
 
-    FetchedPage fetched = {~0u, {~0u, ~0u}};
+    FetchedPage fetched = {~0u, {~0u, ~0u}, {}};
     Stage stage = advance<UnpackingThreads>(args, block, {0, 0, 0, 0, block.n_slots - 1});
     if (stage.n_tokens)
         fetch_stage(block, shape, strips, stage, &fetched);

@@ -151,6 +151,18 @@ std::vector<Case> value_dim_cases() {
             c.dtype = std::vector<lk_dtype>{LK_F16, LK_F32, LK_BF16}[turns[0] % 3];
             all.push_back(c);
         }
+    // Pages of keys change their size between values of one format.
+    for (const Dims dims : {Dims{192, 128}, {64, 128}}) {
+        Case c;
+        c.head_dim = dims.key;
+        c.value_dim = dims.value;
+        c.key_bits = c.value_bits = 2;
+        c.boosted = dims.key == 192 ? 32 : 0;
+        c.wider = 2;
+        c.packed_pages = 9;
+        c.tail_tokens = 19;
+        all.push_back(c);
+    }
     return all;
 }
 

@@ -23,13 +23,14 @@ struct Case {
     uint32_t n_kv_heads = 2;
     uint32_t key_bits = 16;
     uint32_t value_bits = 16;
-    uint32_t boosted = 0;      // 4-bit slots of a 2-bit key page under its own permutation
-    uint32_t n_shared = 0;     // (3,1) pairs
-    uint32_t ordered = 0;      // boosted slots under one permutation of all pages, with pairs too
-    uint32_t stepped = 0;      // instead of boosted slots: a strip each at 16, 8 and 4 bits
-    uint32_t ones = 0;         // the last strips of a 2-bit key page are 1 bit
-    uint32_t wider = 0;        // every third packed page has keys and values of 4 bits, no pairs
-    uint32_t key_group = 0;    // tokens, 0 = page
+    uint32_t boosted = 0;    // 4-bit slots of a 2-bit key page under its own permutation
+    uint32_t n_shared = 0;   // (3,1) pairs
+    uint32_t ordered = 0;    // boosted slots under one permutation of all pages, with pairs too
+    uint32_t stepped = 0;    // instead of boosted slots: a strip each at 16, 8 and 4 bits
+    uint32_t ones = 0;       // the last strips of a 2-bit key page are 1 bit
+    uint32_t wider = 0;      // every third packed page has keys and values of 4 bits, no pairs; 2:
+                             // keys alone
+    uint32_t key_group = 0;  // tokens, 0 = page
     uint32_t value_group = 0;  // channels, 0 = head_dim
     uint32_t per_token_keys = 0;
     uint32_t f8 = 0;

@@ -289,9 +289,11 @@ void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint3
     const auto index = static_cast<uint32_t>(sequence->blocks.size());
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head) {
         const uint16_t keys = key_format(index, head, tokens, packed);
+        const bool shares_values = keys == kOtherFormat && case_.wider == 2;
+        const uint16_t values = shares_values ? uint16_t{kPackedFormat} : keys;
         block.pages.push_back(make_page(keys, used));
         block.pages.push_back(derives_values_ ? values_of_keys(used, block.pages.back())
-                                              : make_page(static_cast<uint16_t>(keys + 1), used));
+                                              : make_page(static_cast<uint16_t>(values + 1), used));
     }
     sequence->blocks.push_back(std::move(block));
 }
