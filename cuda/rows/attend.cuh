@@ -14,17 +14,15 @@
 namespace lk {
 namespace cuda {
 
-// What a thread keeps between stages: its part of the output, of 8 columns kN times, the references
-// of the columns that its warp weighs, its parts of their sums of weights.
-template <int kN>
-struct RowsThread {
-    static constexpr uint32_t kColumns = kN * 8 / kRowsWarps;
+constexpr uint32_t kOwnColumns = kMostRowsColumns / kRowsWarps;  // that a warp weighs
 
-    StripSums<kOwnStrips, kN> out;
-    float references[kColumns];
-    float sums[kColumns];
+// What a thread keeps between stages: its part of the output, its columns' references, its parts of
+// their sums of weights.
+struct RowsThread {
+    OwnSums out;
+    float references[kOwnColumns];
+    float sums[kOwnColumns];
 };
-using WideThread = RowsThread<kEights>;
 
 // What a stage's products need to become weights.
 struct RowsStage {
@@ -139,28 +137,26 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     return is_raised;
 }
 
-// The next column's number takes the place of the first.
-template <uint32_t kN>
-__device__ __forceinline__ void turn_columns(float (&x)[kN]) {
-    static_assert(kN <= 2, "they are swapped");
-    const float first = x[0];
-    x[0] = x[kN - 1];
-    x[kN - 1] = first;
+static_assert(kOwnColumns == 2, "they are swapped");
+__device__ __forceinline__ void swap_two(float (&two)[2]) {
+    const float first = two[0];
+    two[0] = two[1];
+    two[1] = first;
 }
-template <class Order, int kN>
+template <class Order>
 __device__ __forceinline__ bool weigh_columns(const TileArgs &args, const RowsBlock &block,
                                               const RowsStage &stage, const Order &order,
-                                              const RowsSums &at, RowsThread<kN> &thread) {
+                                              const RowsSums &at, RowsThread &thread) {
     bool is_raised = false;
     // One copy of the code: the columns' numbers take turns.
 #pragma unroll 1
-    for (uint32_t i = 0; i < thread.kColumns; ++i) {
+    for (uint32_t i = 0; i < kOwnColumns; ++i) {
         const uint32_t column = threadIdx.x / kWarp + kRowsWarps * i;
         if (column < block.n_columns)
             is_raised |= weigh(args, *block.tables, stage, order, at, block.n_columns, column,
                                thread.references[0], thread.sums[0]);
-        turn_columns(thread.references);
-        turn_columns(thread.sums);
+        swap_two(thread.references);
+        swap_two(thread.sums);
     }
     return is_raised;
 }
@@ -206,16 +202,14 @@ __device__ __forceinline__ float close_column(const TileArgs &args, const RowsBl
     return shrink * inverse(total.sum);
 }
 // All columns, by the warp of each.
-template <int kN>
 __device__ __forceinline__ void close_columns(const TileArgs &args, const RowsBlock &block,
-                                              float *partial, float *factors,
-                                              RowsThread<kN> &thread) {
+                                              float *partial, float *factors, RowsThread &thread) {
 #pragma unroll 1
-    for (uint32_t i = 0; i < thread.kColumns; ++i) {
+    for (uint32_t i = 0; i < kOwnColumns; ++i) {
         const uint32_t column = threadIdx.x / kWarp + kRowsWarps * i;
         const Total total = {thread.references[0], warp_sum(thread.sums[0])};
-        turn_columns(thread.references);
-        turn_columns(thread.sums);
+        swap_two(thread.references);
+        swap_two(thread.sums);
         if (threadIdx.x % kWarp == 0 && column < block.n_columns)
             factors[column] = close_column(args, block, partial, column, total);
     }
@@ -325,9 +319,8 @@ __device__ __forceinline__ RowsSums make_sums(const RowsGrid &grid, const RowsLa
             column_values[0],
             column_values[1]};
 }
-template <int kN>
-__device__ __forceinline__ RowsThread<kN> new_thread() {
-    RowsThread<kN> thread = {};
+__device__ __forceinline__ RowsThread new_thread() {
+    RowsThread thread = {};
     for (float &reference : thread.references)
         reference = kNoReference;
     return thread;
@@ -340,20 +333,19 @@ __device__ __forceinline__ void load_queries(const TileArgs &args, const RowsBlo
         load_query_columns(args, block);
 }
 // The end of a thread block: its output, or that of its split.
-template <int kN>
 __device__ __forceinline__ void store_output(const TileArgs &args, const RowsBlock &block,
                                              const TilePosition &position, uint32_t split,
                                              const RowsSums &sums, uint8_t *memory,
-                                             RowsThread<kN> &thread) {
+                                             RowsThread &thread) {
     float *own_split = own_partial(args, block, position, split);
     __syncthreads();
     close_columns(args, block, own_split, sums.shrinks, thread);
     __syncthreads();
     if (!own_split)
-        scale_columns<kOwnStrips, kN>(sums.shrinks, thread.out);
+        scale_columns<kOwnStrips, kEights>(sums.shrinks, thread.out);
     auto *output = reinterpret_cast<float *>(memory);
-    put_output<kOwnStrips, kN>(args.layer.value_dim, threadIdx.x / kWarp, block.is_wide(), output,
-                               thread.out);
+    put_output<kOwnStrips, kEights>(args.layer.value_dim, threadIdx.x / kWarp, block.is_wide(),
+                                    output, thread.out);
     __syncthreads();
     store_columns(args, block.tables->mask, own_split, output);
 }
@@ -381,7 +373,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     if (stage.n_tokens)
         begin_stage<AllThreads>(block, stage);
     load_queries(args, block);
-    WideThread thread = new_thread<kEights>();
+    RowsThread thread = new_thread();
 #pragma unroll 1
     while (stage.n_tokens) {
         wait_copies<0>();

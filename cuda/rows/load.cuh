@@ -29,7 +29,7 @@ struct RowsBlock {
     RowsTables *tables;
     uint8_t *slots;
     uint8_t *queries;
-    uint8_t *copy;  // of a packed page that becomes tiles
+    uint8_t *copy;  // of a packed page that becomes rows of channels
     uint32_t n_slots;
     uint32_t slot_bytes;
     uint32_t page_bytes;

@@ -20,7 +20,7 @@ struct UnpackingThreads : AllThreads {};
 __device__ __forceinline__ bool weigh_rows(const TileArgs &args, const RowsBlock &block,
                                            const RowsStage &stage, const RowShape &shape,
                                            KeyRows &keys, const RowsSums &sums,
-                                           WideThread &thread) {
+                                           RowsThread &thread) {
     const bool is_wide = block.is_wide();
     RowsSums at = sums;
     bool is_raised = false;
@@ -34,8 +34,8 @@ __device__ __forceinline__ bool weigh_rows(const TileArgs &args, const RowsBlock
         is_raised |= weigh(args, *block.tables, stage, shape, at, kRowsColumns,
                            i + threadIdx.x / kWarp, thread.references[0], thread.sums[0]);
         if (is_wide) {
-            turn_columns(thread.references);
-            turn_columns(thread.sums);
+            swap_two(thread.references);
+            swap_two(thread.sums);
         }
     }
     return is_raised;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     if (stage.n_tokens)
         fetch_stage(block, shape, strips, stage, &fetched);
     load_queries(args, block);
-    WideThread thread = new_thread<kEights>();
+    RowsThread thread = new_thread();
 #pragma unroll 1
     while (stage.n_tokens) {
         wait_copies<0>();
