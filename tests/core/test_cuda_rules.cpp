@@ -1,4 +1,4 @@
-// What CUDA's kernels are chosen by: the packed pages of layers that the kernel of rows runs, and
+// What CUDA's kernels are chosen by: the packed pages of layers that the kernels of rows run, and
 // that decode takes layers with rotated keys.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -8,6 +8,7 @@
 
 #include <lowkey/cache.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "suite.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr uint32_t kMultiprocessors = 132;
 constexpr uint32_t kSharedBytes = 232448;
 
-enum Layers : uint32_t { kOneWidth, kBoosted, kSixteen, kOtherDim, kRotated, kLayers };
+enum Layers : uint32_t { kOneWidth, kBoosted, kOrdered, kSixteen, kOtherDim, kRotated, kLayers };
 
 #define assert_ok(call) assert_int_equal(call, LK_OK)
 
@@ -44,6 +45,7 @@ class Rules {
         geometry.layers = layers.data();
         assert_ok(lk_plan_preset("kivi4", &geometry, &plan_));
         set_keys(kBoosted, 2, 32);
+        set_classes(kOrdered);
         set_keys(kSixteen, 16, 0);
         assert_ok(lk_plan_set_key_rotation(plan_, kRotated, LK_ROTATION_HADAMARD));
         context_.backend = &backend_;
@@ -78,6 +80,15 @@ class Rules {
         }
         assert_ok(lk_plan_set_key(plan_, layer, LK_ALL, &rule));
     }
+    void set_classes(uint32_t layer) {
+        std::vector<uint8_t> classes(576, 2);
+        std::fill(classes.end() - 64, classes.end(), uint8_t{4});  // stored before the others
+        lk_key_rule rule;
+        assert_ok(lk_key_rule_init(&rule, sizeof rule));
+        rule.bits = 2;
+        rule.channel_bits = classes.data();
+        assert_ok(lk_plan_set_key(plan_, layer, LK_ALL, &rule));
+    }
     const lk::EntryFormats &entry(uint32_t layer) const {
         return backend_.layout.entry_formats[backend_.layout.first_entries[layer]];
     }
@@ -99,13 +110,21 @@ void latent_pages_of_one_width_are_coded(void **) {
     assert_int_equal(rules.pages(kOneWidth).packed_bytes, rules.key_bytes(kOneWidth));
 }
 
-void other_packed_pages_become_tiles(void **) {
+void other_packed_pages_become_rows(void **) {
     const Rules rules;
     assert_int_equal(rules.pages(kBoosted).coded_bytes, 0);
     assert_int_equal(rules.pages(kBoosted).packed_bytes, rules.key_bytes(kBoosted));
+    assert_int_equal(rules.pages(kBoosted).page_tokens, LK_MAX_PAGE_TOKENS);
     assert_int_equal(rules.pages(kOtherDim).coded_bytes, 0);
     assert_int_equal(rules.pages(kOtherDim).packed_bytes,
                      rules.key_bytes(kOtherDim) + rules.value_bytes(kOtherDim));
+}
+
+void copies_have_place_for_a_fixed_order(void **) {
+    const Rules rules;
+    assert_int_equal(rules.pages(kOrdered).coded_bytes, 0);
+    assert_int_equal(rules.pages(kOrdered).packed_bytes,
+                     rules.key_bytes(kOrdered) + lk::permutation_bytes(576));
 }
 
 void pages_of_16_bits_are_not_packed(void **) {
@@ -126,7 +145,8 @@ void decode_takes_rotated_keys(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(latent_pages_of_one_width_are_coded),
-        cmocka_unit_test(other_packed_pages_become_tiles),
+        cmocka_unit_test(other_packed_pages_become_rows),
+        cmocka_unit_test(copies_have_place_for_a_fixed_order),
         cmocka_unit_test(pages_of_16_bits_are_not_packed),
         cmocka_unit_test(decode_takes_rotated_keys),
     };
