@@ -81,7 +81,8 @@ struct LayerInfo {
     Address key_inverses;
     float query_limit;  // a query with a larger element, an infinity or a NaN has NaN for its rows
     uint key_rotation;  // channels of a block of keys that is rotated, a power of two; 0 = none
-    uint reserved[2];
+    uint value_dim;     // of values and outputs
+    uint reserved;
 };
 
 // u32 faults [LK_FAULT_STEPS][n_layers] follow: atomicMin of

@@ -108,7 +108,7 @@ void main() {
     const uint head = gl_WorkGroupID.y;
     const StepTable step = load_step(push.step);
     const LayerInfo layer = load_layer(step, push.layer);
-    const uint n_chunks = layer.head_dim / kChunk;
+    const uint n_chunks = (is_value ? layer.value_dim : layer.head_dim) / kChunk;
     const uint n_at_once = gl_WorkGroupSize.x / n_chunks;
     const uint in_step = gl_LocalInvocationIndex / n_chunks;
     const uint channel = gl_LocalInvocationIndex % n_chunks * kChunk;

@@ -63,7 +63,8 @@ Chunk take_eight(RawEight raw, uint dtype) {
 void store_staged(LayerInfo layer, Chunk chunk, bool is_value, uint token, uint head,
                   uint channel) {
     const Address area = is_value ? push.staged_v : push.staged_k;
-    const Address row = address_at(area, head * push.n_tokens + token, 2u * layer.head_dim);
+    const uint n_channels = is_value ? layer.value_dim : layer.head_dim;
+    const Address row = address_at(area, head * push.n_tokens + token, 2u * n_channels);
     Quads(row).at[channel / kChunk] = chunk.words;
 }
 

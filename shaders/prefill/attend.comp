@@ -97,7 +97,7 @@ void multiply_some_keys(uint n_tokens) {
 }
 
 void multiply_values(uint first_quad) {
-    const uint first_row = phase() * kHeadDim + phase_group();
+    const uint first_row = phase() * kValueDim + phase_group();
     for (uint quad = 0u; quad < kValueQuads; ++quad) {
         const mat4 columns = load_columns(phase(), first_quad + quad);
         [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {

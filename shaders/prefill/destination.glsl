@@ -28,12 +28,12 @@ Destination store_column_total(Mask mask, uint column, Total total) {
 }
 
 Destination store_split_total(Mask mask, uint tile, uint column, Total total) {
-    const TileSplit split = own_split(mask, tile, kColumns, kHeadDim);
+    const TileSplit split = own_split(mask, tile, kColumns, kValueDim);
     if (is_first_row()) {
         store_element(split.references, LK_DTYPE_F32, column, total.reference);
         store_element(split.sums, LK_DTYPE_F32, column, total.sum);
     }
-    return Destination(address_at(split.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0,
+    return Destination(address_at(split.outputs, column, 4u * kValueDim), LK_DTYPE_F32, 1.0,
                        Total(0.0, 1.0));
 }
 

@@ -8,6 +8,8 @@
 #define LK_TILE_THREADS 256u /* of a workgroup of attend_tile: the lanes of a page's tiles */
 #define LK_TILE_MAX_SPLITS 64u
 #define LK_MATRIX_STAGE_TOKENS 32u /* that attend_prefill_matrix multiplies at once */
+/* Of attend_prefill: channels of values and outputs. */
+#define LK_SPEC_VALUE_DIM LK_SPEC_FIRST_OWN
 
 /* Of prefill_slots, up to a head dim. A subgroup has 16 columns; slots hold whole stages. */
 #define LK_SLOT_HEAD_DIM 128u

@@ -53,10 +53,10 @@ LanePosition value_lane_position(Step step, bool is_staged) {
     const uint n_lanes = 8u * kValueQuads;
     const uint row = i % n_lanes / kValueQuads;
     const uint quad = i % kValueQuads;
-    const uint strip = i / n_lanes % kStrips;
-    const uint phase = i / n_lanes / kStrips;
+    const uint strip = i / n_lanes % kValueStrips;
+    const uint phase = i / n_lanes / kValueStrips;
     const uint channel = LK_STRIP_CHANNELS * strip + (is_staged ? 2u * row : row);
-    const uint low = (phase * kHeadDim + channel) * kValueStride + quad;
+    const uint low = (phase * kValueDim + channel) * kValueStride + quad;
     return LanePosition(phase < kPhases, strip, step.tile + phase,
                      row * kTileQuads + step.first_quad + quad, low,
                      low + (is_staged ? 1u : 8u) * kValueStride);

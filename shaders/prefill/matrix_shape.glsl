@@ -26,6 +26,8 @@ layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 128u;  // a power of
 const uint kStageTokens = LK_MATRIX_STAGE_TOKENS;  // that are multiplied at once
 const uint kStageTiles = kStageTokens / LK_TILE_TOKENS;
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+const uint kValueDim = kHeadDim;  // attend.comp alone has layers with other values
+const uint kValueStrips = kStrips;
 const uint kMostStrips = LK_MATRIX_HEAD_DIM / LK_STRIP_CHANNELS;
 const uint kScoreRows = 2u * kStageTiles;
 const uint kOutputRows = 2u * kMostStrips;  // those after kHeadDim are not there

@@ -78,7 +78,7 @@ bool find_mask(uint tile, uint n_columns, out Mask mask) {
     return true;
 }
 
-// The keys or the values of a page. Those of staged pages are FP16 [token][head_dim] and have no
+// The keys or the values of a page. Those of staged pages are FP16 [token][channel] and have no
 // page format.
 struct PageView {
     Address payload;
@@ -119,12 +119,11 @@ EntryView view_block(Mask mask, uint row) {
 
 EntryView view_staged(Mask mask, uint index) {
     const SequenceInfo sequence = mask.sequence;
-    const uint row_bytes = 2u * mask.layer.head_dim;
     const uint first = index * kStagedTokens;
     const uint row = mask.kv_head * push.n_tokens + sequence.first_new + first;
     EntryView view;
-    view.keys.payload = address_at(push.staged_k, row, row_bytes);
-    view.values.payload = address_at(push.staged_v, row, row_bytes);
+    view.keys.payload = address_at(push.staged_k, row, 2u * mask.layer.head_dim);
+    view.values.payload = address_at(push.staged_v, row, 2u * mask.layer.value_dim);
     view.is_staged = true;
     view_tokens(mask, sequence.n_history + first, kStagedTokens,
                 sequence.n_history + sequence.n_new, view);

@@ -16,29 +16,32 @@
 layout(local_size_x = LK_TILE_THREADS) in;
 layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
 layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 64u;
+layout(constant_id = LK_SPEC_VALUE_DIM) const uint kValueDim = 128u;
 
 const uint kStageTokens = LK_MAX_PAGE_TOKENS;  // whose scores are held at once
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+const uint kValueStrips = kValueDim / LK_STRIP_CHANNELS;
 const uint kTileQuads = LK_TILE_TOKENS / 4u;  // of k
 const uint kColumnGroups = kColumns / 4u;
 const uint kRowGroups = LK_TILE_THREADS / kColumnGroups;
 const uint kScoreRows = kStageTokens / kRowGroups;
 
 // Where rows of channels leave invocations without work, they take tiles of tokens in turn.
-const uint kPhases = kRowGroups < kHeadDim ? 1u : kRowGroups / kHeadDim;
+const uint kPhases = kRowGroups < kValueDim ? 1u : kRowGroups / kValueDim;
 const uint kPhaseGroups = kRowGroups / kPhases;
-const uint kOutputRows = (kHeadDim + kPhaseGroups - 1u) / kPhaseGroups;
+const uint kOutputRows = (kValueDim + kPhaseGroups - 1u) / kPhaseGroups;
 // Above 128 channels shared memory holds half of a tile's k, above 256 a quarter.
-const uint kValueQuads = kHeadDim > 256u   ? kTileQuads / 4u
-                         : kHeadDim > 128u ? kTileQuads / 2u
-                                           : kTileQuads;
+const uint kValueQuads = kValueDim > 256u   ? kTileQuads / 4u
+                         : kValueDim > 128u ? kTileQuads / 2u
+                                            : kTileQuads;
 
 // A row is followed by a free vector, so that neighbouring rows lie in other banks; rows of one
 // vector do so without.
 const uint kKeyStride = kTileQuads + 1u;
 const uint kValueStride = kValueQuads > 1u ? kValueQuads + 1u : 1u;
 const uint kKeyRowsQuads = kStageTokens * kKeyStride;
-const uint kRowsQuads = kHeadDim > 128u && kHeadDim <= 256u ? 256u * kValueStride : kKeyRowsQuads;
+const uint kRowsQuads =
+    kValueDim > 128u && kValueDim <= 256u ? 256u * kValueStride : kKeyRowsQuads;
 
 shared vec4 tile_rows[kRowsQuads];  // [row][quads of k]: keys or values
 shared vec4 shared_columns[kPhases * LK_TILE_TOKENS * kColumnGroups];  // [phase][k]: the columns

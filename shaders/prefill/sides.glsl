@@ -54,7 +54,8 @@ void find_strips(Mask mask, EntryView page) {
     const uint i = gl_LocalInvocationIndex;
     const Side side = find_side(mask, page, i / kMaxStrips == 1u);
     const uint strip = i % kMaxStrips;
-    if (i < 2u * kMaxStrips && strip < kStrips && !page.is_staged)
+    const uint n_strips = side.is_value ? kValueStrips : kStrips;
+    if (i < 2u * kMaxStrips && strip < n_strips && !page.is_staged)
         shared_strips[i / kMaxStrips][strip] = find_strip(side.info, strip);
 }
 void find_channels(Side keys) {
@@ -80,7 +81,8 @@ uvec4 load_staged(Side side, TileLane at) {
                                          : LK_TILE_ROW(at.lane, i & 1u);
         const uint channel =
             side.is_value ? 2u * LK_TILE_ROW(at.lane, 0u) : LK_TILE_K(at.lane, i & 2u);
-        const uint element = (first_token + token) * kHeadDim + first_channel + channel;
+        const uint row = (first_token + token) * (side.is_value ? kValueDim : kHeadDim);
+        const uint element = row + first_channel + channel;
         words[i] = ConstWords(side.payload).at[element / 2u];
     }
     return words;

@@ -27,6 +27,7 @@ const uint kStageTokens = LK_SLOT_STAGE_TOKENS;
 const uint kStageTiles = kStageTokens / LK_TILE_TOKENS;
 const uint kStageEights = kStageTokens / 8u;
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+const uint kValueDim = kHeadDim;  // attend.comp alone has layers with other values
 // Loops over strips have kMostStrips turns, so that glslc unrolls them, and leave out those after
 // kStrips.
 #ifdef LK_SLOT_DIM

@@ -25,7 +25,7 @@ void store_columns(Mask mask, uint tile, vec4 base) {
         const Destination to = store_total(mask, tile, column, total);
         [[unroll]] for (uint at = 0u; at < kOutputRows; ++at) {
             const uint channel = output_channel(at);
-            if (channel < kHeadDim)
+            if (channel < kValueDim)
                 store_element(to.row, to.dtype, channel,
                               output_of(to.total, outputs[at][i] * to.factor));
         }

@@ -61,6 +61,8 @@ struct LayerView {
     uint32_t key_rotation = 0;
 
     uint32_t stored_value_dim() const { return is_latent ? 0 : value_dim; }
+    // Do values come from elsewhere, or in another dim, than attention of most layers has them?
+    bool is_uneven() const { return is_latent || value_dim != head_dim; }
 };
 
 // FP16 of a layer's new tokens: K [n_kv_heads][n_tokens][head_dim], then V

@@ -59,6 +59,7 @@ void passes_match_reference(void **) {
         cases[1].packed_pages = 70;
     compare(cases);
 }
+void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 // Few: Mesa's driver on the CPU takes long to compile their loops.
 void wide_heads_match_reference(void **) { check_shapes(every_case(wide_cases(), g_full ? 1 : 3)); }
@@ -95,6 +96,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(spans_match_reference),
         cmocka_unit_test(long_steps_match_reference),
         cmocka_unit_test(passes_match_reference),
+        cmocka_unit_test(value_dims_match_reference),
         cmocka_unit_test(ratios_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(attention_matches_reference),

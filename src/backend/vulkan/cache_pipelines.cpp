@@ -44,9 +44,9 @@ uint32_t team_subgroup(const Traits &traits) {
 }
 
 // Of a workgroup of prefill by matrices; 0 without.
-uint32_t matrix_columns(const Traits &traits, uint32_t head_dim) {
-    return traits.cooperative_matrix && head_dim <= LK_MATRIX_HEAD_DIM
-               ? matrix_tile_columns(head_dim, traits.max_shared_bytes)
+uint32_t matrix_columns(const Traits &traits, const LayerView &layer) {
+    return traits.cooperative_matrix && !layer.is_uneven() && layer.head_dim <= LK_MATRIX_HEAD_DIM
+               ? matrix_tile_columns(layer.head_dim, traits.max_shared_bytes)
                : 0;
 }
 
@@ -64,13 +64,14 @@ PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t co
 
 }  // namespace
 
-uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_columns) {
-    return tile_columns(head_dim, n_columns, matrix_columns(traits, head_dim));
+uint32_t prefill_columns(const Traits &traits, const LayerView &layer, uint32_t n_columns) {
+    return tile_columns(std::max(layer.head_dim, layer.value_dim), n_columns,
+                        matrix_columns(traits, layer));
 }
 
 bool has_slot_pipelines(const Traits &traits, const LayerView &layer) {
-    return traits.matrix_uses && !layer.window_tokens && layer.head_dim <= LK_SLOT_HEAD_DIM &&
-           traits.max_workgroup_size >= LK_SLOT_THREADS &&
+    return traits.matrix_uses && !layer.window_tokens && !layer.is_uneven() &&
+           layer.head_dim <= LK_SLOT_HEAD_DIM && traits.max_workgroup_size >= LK_SLOT_THREADS &&
            slot_shared_bytes(layer.head_dim) <= traits.max_shared_bytes;
 }
 
@@ -93,11 +94,10 @@ lk_status CachePipelines::check_device() const {
 
 // Room for the layer's pipelines, none of which is made.
 bool CachePipelines::place_layer(uint32_t layer) {
-    const uint32_t head_dim = layout_->layers[layer].head_dim;
     Layer *of = &layers_[layer];
     for (const uint32_t size : {0, 1}) {
         const uint32_t n_columns = size ? UINT32_MAX : 1;
-        of->tile[size].columns = prefill_columns(*traits_, head_dim, n_columns);
+        of->tile[size].columns = prefill_columns(*traits_, layout_->layers[layer], n_columns);
         if (!rules_->takes(layer))
             continue;
         of->decode[size].columns = rules_->tile_columns(layer, n_columns);
@@ -140,7 +140,7 @@ uint32_t CachePipelines::most_entries(uint32_t head_dim) const {
 bool CachePipelines::want_append_pages(uint32_t layer) {
     const uint32_t head_dim = layout_->layers[layer].head_dim;
     const uint32_t n_entries = most_entries(head_dim);
-    if (head_dim > LK_SLICE_TILES * LK_STRIP_CHANNELS ||
+    if (layout_->layers[layer].is_uneven() || head_dim > LK_SLICE_TILES * LK_STRIP_CHANNELS ||
         append_pages_shared_bytes(head_dim, n_entries) > traits_->max_shared_bytes ||
         traits_->max_workgroup_size < LK_APPEND_PAGES_THREADS)
         return true;
@@ -160,7 +160,7 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     pipelines_ = pipelines;
     most_channels_ = kFewChannels;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
-        if (layout.layers[l].head_dim > kFewChannels)
+        if (std::max(layout.layers[l].head_dim, layout.layers[l].value_dim) > kFewChannels)
             most_channels_ = LK_MAX_PLAIN_DIM;
     LK_TRY(check_device());
     bool has_memory = layers_.resize(layout.n_layers);
@@ -258,14 +258,22 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
 }
 
 // Matrices have a size of their own.
-PipelineSpec CachePipelines::tile_spec(uint32_t head_dim, uint32_t columns) const {
-    const bool has_matrices = columns == matrix_columns(*traits_, head_dim);
-    return make_spec(has_matrices ? shaders::attend_prefill_matrix : shaders::attend_prefill,
-                     {{LK_SPEC_THREADS, has_matrices ? 2 * columns : LK_TILE_THREADS},
-                      {LK_SPEC_HEAD_DIM, head_dim},
-                      {LK_SPEC_SUBGROUP, has_matrices ? team_subgroup(*traits_) : 0},
+PipelineSpec CachePipelines::tile_spec(const LayerView &layer, uint32_t columns) const {
+    const bool has_matrices = columns == matrix_columns(*traits_, layer);
+    if (!has_matrices)
+        return make_spec(shaders::attend_prefill,
+                         {{LK_SPEC_THREADS, LK_TILE_THREADS},
+                          {LK_SPEC_HEAD_DIM, layer.head_dim},
+                          {LK_SPEC_COLUMNS, columns},
+                          {LK_SPEC_VALUE_DIM, layer.value_dim}},
+                         0);
+    const uint32_t subgroup = team_subgroup(*traits_);
+    return make_spec(shaders::attend_prefill_matrix,
+                     {{LK_SPEC_THREADS, 2 * columns},
+                      {LK_SPEC_HEAD_DIM, layer.head_dim},
+                      {LK_SPEC_SUBGROUP, subgroup},
                       {LK_SPEC_COLUMNS, columns}},
-                     has_matrices && traits_->subgroup_size_control ? team_subgroup(*traits_) : 0);
+                     traits_->subgroup_size_control ? subgroup : 0);
 }
 
 bool CachePipelines::want(const PipelineSpec &spec, VkPipeline *out) {
@@ -285,10 +293,10 @@ bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form
 
 bool CachePipelines::want_tile(uint32_t layer, uint32_t columns) {
     AttendPipelines *of = &layers_[layer].tile[size_of(layers_[layer].tile, columns)];
-    const uint32_t head_dim = layout_->layers[layer].head_dim;
+    const LayerView &view = layout_->layers[layer];
     return of->merge ||
-           (want(tile_spec(head_dim, columns), &of->attend) &&
-            want(merge_spec(shaders::attend_prefill_merge, head_dim, columns), &of->merge));
+           (want(tile_spec(view, columns), &of->attend) &&
+            want(merge_spec(shaders::attend_prefill_merge, view.value_dim, columns), &of->merge));
 }
 
 bool CachePipelines::want_slots(uint32_t layer) {

@@ -29,7 +29,7 @@ struct SlotPipelines {
 bool has_slot_pipelines(const Traits &traits, const LayerView &layer);
 
 // Columns of a workgroup of prefill, where the longest sequence has n_columns of a KV head.
-uint32_t prefill_columns(const Traits &traits, uint32_t head_dim, uint32_t n_columns);
+uint32_t prefill_columns(const Traits &traits, const LayerView &layer, uint32_t n_columns);
 
 // The kernels of ChunkAttention.
 struct AttentionScoresPipelines {
@@ -124,7 +124,7 @@ class CachePipelines {
                         uint32_t page_parts) const {
         return decode.first_form + (page_parts - 1) * rules_->n_forms(layer) + form;
     }
-    PipelineSpec tile_spec(uint32_t head_dim, uint32_t columns) const;
+    PipelineSpec tile_spec(const LayerView &layer, uint32_t columns) const;
     lk_status check_device() const;
     bool place_layer(uint32_t layer);
     bool want_first(uint32_t layer);

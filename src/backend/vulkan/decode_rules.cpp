@@ -145,7 +145,7 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
     const LayerView &view = layout.layers[index];
     Layer layer = {view.n_query_heads / view.n_kv_heads,
                    view.head_dim,
-                   true,
+                   !view.is_uneven(),
                    false,
                    false,
                    traits_.cooperative_matrix && view.head_dim <= LK_MATRIX_HEAD_DIM,

@@ -43,7 +43,8 @@ LayerInfo layer_info(const LayerView &view, const gpu::CacheTables::LayerParamet
             parameters.key_inverses,
             view.query_limit,
             view.key_rotation,
-            {}};
+            view.value_dim,
+            0};
 }
 
 // q . c of a query before scales and rotation is the product of the query after both and the center

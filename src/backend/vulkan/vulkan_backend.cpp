@@ -14,17 +14,12 @@ namespace vulkan {
 
 namespace {
 
-// LK_E_UNSUPPORTED where values are not as wide as keys, or are channels of them.
+// LK_E_UNSUPPORTED where values are channels of keys.
 lk_status check_values(const lk_capability &capability) {
-    if (capability.is_latent)
-        return fail(LK_E_UNSUPPORTED,
-                    "Vulkan has no kernels for latent layers: open a CPU or a CUDA context");
-    if (capability.value_dim && capability.value_dim != capability.head_dim)
-        return fail(LK_E_UNSUPPORTED,
-                    "Vulkan has no kernels for a value_dim of %u next to a head_dim of %u: open a "
-                    "CPU or a CUDA context",
-                    capability.value_dim, capability.head_dim);
-    return LK_OK;
+    return capability.is_latent
+               ? fail(LK_E_UNSUPPORTED,
+                      "Vulkan has no kernels for latent layers: open a CPU or a CUDA context")
+               : LK_OK;
 }
 
 class VulkanBackend final : public Backend, public HostBuffers, public PipelineStore {

@@ -152,10 +152,10 @@ Address VulkanCache::staged(const uint16_t *area) const {
 uint32_t VulkanCache::n_tile_groups() const { return kTileWorkers * device_.traits().n_cores; }
 
 uint64_t VulkanCache::most_tile_floats(const LayerView &layer) const {
-    uint32_t columns = prefill_columns(device_.traits(), layer.head_dim, UINT32_MAX);
+    uint32_t columns = prefill_columns(device_.traits(), layer, UINT32_MAX);
     if (has_slot_pipelines(device_.traits(), layer))
         columns = std::max(columns, LK_SLOT_COLUMNS);
-    return tile_partial_floats(layer.head_dim, columns, n_tile_groups());
+    return tile_partial_floats(layer.value_dim, columns, n_tile_groups());
 }
 
 lk_status VulkanCache::entries_changed(Block *block) {
@@ -204,8 +204,8 @@ lk_status VulkanCache::make_attend_pipelines() {
         else if (slots_.takes(shape, layer))
             has_memory = pipelines_.want_slots(l);
         else
-            has_memory = pipelines_.want_tile(
-                l, prefill_columns(device_.traits(), layer.head_dim, n_columns));
+            has_memory =
+                pipelines_.want_tile(l, prefill_columns(device_.traits(), layer, n_columns));
     }
     return has_memory ? pipelines_.make_wanted()
                       : fail(LK_E_NOMEM, "no memory for the pipelines of a step");
@@ -217,7 +217,7 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     AppendPush push{};
     CallTensor tensors[] = {
         {&args.k, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.k},
-        {&args.v, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.v}};
+        {&args.v, shape.n_tokens, layer.n_kv_heads, layer.value_dim, false, &push.v}};
     VkPipeline pipeline = VK_NULL_HANDLE;
     LK_TRY(pipelines_.fixed(append_kernel(layer), &pipeline));
     LK_TRY(append_tensors_.stage(tensors, 2));
@@ -283,7 +283,7 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
                             args.lse_is_host};
     PushTensor pushes[3] = {};
     CallTensor tensors[] = {{&args.q, n_tokens, n_heads, args.layer.head_dim, false, &pushes[0]},
-                            {&args.out, n_tokens, n_heads, args.layer.head_dim, true, &pushes[1]},
+                            {&args.out, n_tokens, n_heads, args.layer.value_dim, true, &pushes[1]},
                             {&lse, n_tokens, n_heads, 1, true, &pushes[2]}};
     AttentionScoresPipelines scoring;
     if (args.n_chunk_attentions)
@@ -384,7 +384,7 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     const gpu::StepShape &shape = state_.shape();
     const LayerView &layer = args.layer;
     const uint32_t n_columns = shape.max_new * (layer.n_query_heads / layer.n_kv_heads);
-    const uint32_t columns = prefill_columns(device_.traits(), layer.head_dim, n_columns);
+    const uint32_t columns = prefill_columns(device_.traits(), layer, n_columns);
     const AttendPipelines &pipelines = pipelines_.tile(args.layer_index, columns);
     const uint32_t most = device_.traits().max_workgroup_count;
     TilePush push = attend_push<TilePush>(rotated_record(layout_, args.layer_index), tensors);
