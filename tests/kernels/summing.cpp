@@ -58,6 +58,7 @@ struct SumLayer {
 
     LayerView view() const {
         LayerView layer = {kHeads * kGroup, kHeads, head_dim, 0, 0, 1, 0, nullptr, nullptr};
+        layer.value_dim = head_dim;
         if (!scales.empty()) {
             layer.key_scales = scales.data();
             layer.key_inverses = inverses.data();

@@ -47,7 +47,7 @@ class Plan {
             lk::LayerView view{};
             view.n_query_heads = 4 * kHeads;
             view.n_kv_heads = kHeads;
-            view.head_dim = head_dim;
+            view.head_dim = view.value_dim = head_dim;
             views_.push_back(view);
         }
         layout_.formats = formats_.data();
