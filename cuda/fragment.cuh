@@ -113,6 +113,23 @@ __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
 __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
     return as_word(__hmul2(as_half2(a), as_half2(b)));
 }
+// The selectors of __byte_perm() that spread two bytes of a word over its two FP16 numbers.
+enum BytePair : uint32_t { kLowPair = 0x4140, kHighPair = 0x4342 };
+
+// Two FP8 parameters that are not negative, and any two.
+__device__ __forceinline__ uint32_t f8_ranges(uint32_t bytes, BytePair pair) {
+    return __byte_perm(bytes, 0, pair) << 7;
+}
+__device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
+    const uint32_t bits = __byte_perm(bytes, 0, pair) << 7;
+    return bits + (bits & 0x40004000u);  // the signs go from bit 14 to bit 15
+}
+// Four FP8 numbers as FP16 numbers.
+__device__ __forceinline__ uint2 widened_f8(uint32_t bytes) {
+    constexpr uint32_t kUp = 0x58005800u;  // 2^7: the bits are those of a larger bias
+    return make_uint2(multiply_f16(f8_minima(bytes, kLowPair), kUp),
+                      multiply_f16(f8_minima(bytes, kHighPair), kUp));
+}
 // a * b + c, rounded once.
 __device__ __forceinline__ uint32_t fused(uint32_t a, uint32_t b, uint32_t c) {
     return as_word(__hfma2(as_half2(a), as_half2(b), as_half2(c)));

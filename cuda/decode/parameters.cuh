@@ -47,18 +47,6 @@ constexpr bool kHasBitKeys = has_bit_keys(kKind);
 constexpr uint32_t kF8Groups = 4;       // of tokens
 constexpr uint32_t kF8GroupStrips = 2;  // of a group of channels
 
-// The selectors of __byte_perm() that spread two bytes of a word over its two FP16 numbers.
-enum BytePair : uint32_t { kLowPair = 0x4140, kHighPair = 0x4342 };
-
-// Two FP8 parameters that are not negative, and any two.
-__device__ __forceinline__ uint32_t f8_ranges(uint32_t bytes, BytePair pair) {
-    return __byte_perm(bytes, 0, pair) << 7;
-}
-__device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
-    const uint32_t bits = __byte_perm(bytes, 0, pair) << 7;
-    return bits + (bits & 0x40004000u);  // the signs go from bit 14 to bit 15
-}
-
 // Kinds whose FP8 parameters are widened to FP16 once a page, by the warp, into memory of its own,
 // which costs some 60 instructions of 1500 for a page of one group.
 template <DecodeKind kKind>
@@ -69,14 +57,11 @@ struct F16Parameters {
 };
 static __device__ __noinline__ void widen_parameters(uint32_t from, uint32_t to, uint32_t n_bytes,
                                                      uint32_t lane) {
-    constexpr uint32_t kUp = 0x58005800u;  // 2^7
     __syncwarp();
 #pragma unroll 1
     for (uint32_t i = lane * 4; i < n_bytes; i += kWarp * 4) {
         const uint32_t bytes = load_shared1(from + i);
-        *static_cast<uint2 *>(__cvta_shared_to_generic(to + i * 2)) =
-            make_uint2(multiply_f16(f8_minima(bytes, kLowPair), kUp),
-                       multiply_f16(f8_minima(bytes, kHighPair), kUp));
+        *static_cast<uint2 *>(__cvta_shared_to_generic(to + i * 2)) = widened_f8(bytes);
     }
     __syncwarp();
 }

@@ -45,14 +45,13 @@ constexpr SlotShape kSlotShapes[] = {
 // Can a layer with these pages have a shape? Stages of rows are no longer than packed pages, and
 // short ones cost more than 32 columns save.
 bool is_possible(const SlotShape &shape, const RowsPages &pages, uint32_t n_columns) {
-    constexpr uint32_t kLongTokens = 64;
     const bool is_wide = n_columns > kRowsColumns;
     if (shape.method == kCodes)
         return pages.coded_bytes && !(is_wide && shape.divides_warps);
     if (shape.method == kTiles)
         return !pages.packed_bytes;
     const bool is_short =
-        shape.stage_tokens < kLongTokens && shape.stage_tokens < pages.page_tokens;
+        shape.stage_tokens < kQuadTokens && shape.stage_tokens < pages.page_tokens;
     return pages.packed_bytes && shape.stage_tokens <= pages.page_tokens && !(is_wide && is_short);
 }
 
@@ -63,16 +62,16 @@ void set_shape(const LayerArg &layer, const SlotShape &shape, const RowsPages &p
     grid->n_slots = shape.n_slots;
     grid->stage_tokens = shape.stage_tokens;
     const bool has_codes = shape.method == kCodes;
-    grid->partial_tokens = has_codes || shape.stage_tokens > 64 ? kMostRowsTokens : 64;
-    grid->key_shares = shape.stage_tokens > 64 ? kKeyShares / 2 : kKeyShares;
+    grid->partial_tokens =
+        has_codes || stage_quads(shape.stage_tokens) > 1 ? kMostRowsTokens : kQuadTokens;
+    grid->key_shares = key_shares(stage_quads(shape.stage_tokens));
     grid->page_bytes = has_codes ? pages.coded_bytes : 0;
     grid->copy_bytes = shape.has_copy ? pages.packed_bytes : 0;
     grid->keeps_copy = shape.stage_tokens < pages.page_tokens;
     grid->divides_warps = shape.divides_warps;
     grid->unpacks = shape.method == kRows;
     const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
-    const uint32_t step = grid->unpacks ? 128 : 16;  // rows of channels are swizzled
-    grid->slot_bytes = ((most > output ? most : output) + step - 1) / step * step;
+    grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
     grid->shared_bytes = rows_layout(layer, *grid).total;
 }
 

@@ -261,15 +261,20 @@ __device__ __forceinline__ Codes find_codes(const RowsBlock &block, const Stage 
     return {block.code_bits(stage), c.page_tokens, slot, ranges, ranges + c.minima_offset};
 }
 
-// The mask of a thread block and its split's pages, by its first thread.
-__device__ __forceinline__ void find_work(const TileArgs &args, const RowsGrid &grid,
+// The mask of a thread block and its split's pages, by its first thread. False where it has no
+// columns.
+__device__ __forceinline__ bool find_work(const TileArgs &args, const RowsGrid &grid,
                                           const TilePosition &position, uint32_t split,
                                           Mask *mask) {
-    mask->stage_tokens = grid.stage_tokens;
-    if (find_mask(args, position, grid.n_columns, mask))
-        cut_pages(args, 0, mask->blocks.n + mask->staged.n, split, mask);
-    else
-        mask->n_columns = 0;
+    if (threadIdx.x == 0) {
+        mask->stage_tokens = grid.stage_tokens;
+        if (find_mask(args, position, grid.n_columns, mask))
+            cut_pages(args, 0, mask->blocks.n + mask->staged.n, split, mask);
+        else
+            mask->n_columns = 0;
+    }
+    __syncthreads();
+    return mask->n_columns != 0;
 }
 __device__ __forceinline__ TilePosition own_position(const TileArgs &args) {
     return {blockIdx.z / args.n_splits, blockIdx.y, gridDim.x - 1 - blockIdx.x};
@@ -358,10 +363,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const TilePosition position = own_position(args);
     const uint32_t split = blockIdx.z % args.n_splits;
     Mask &mask = tables.mask;
-    if (threadIdx.x == 0)
-        find_work(args, grid, position, split, &mask);
-    __syncthreads();
-    if (!mask.n_columns)
+    if (!find_work(args, grid, position, split, &mask))
         return;
     const RowsLayout layout = rows_layout(args.layer, grid);
     const RowsBlock block = make_block(args, grid, layout, memory, &tables);

@@ -16,7 +16,8 @@ namespace lk {
 namespace cuda {
 
 constexpr uint32_t kRowsStrips = kMostKeyStrips + kMostValueStrips;  // of a stage
-constexpr uint32_t kQuadBytes = 2 * kQuadTiles * LK_TILE_TOKENS;     // of a row
+constexpr uint32_t kQuadBytes = 2 * kQuadTokens;                     // of a row
+static_assert(kQuadTokens == kQuadTiles * LK_TILE_TOKENS, "a quad of tiles");
 
 // The rows of a thread block's stages.
 struct RowShape {
@@ -25,7 +26,7 @@ struct RowShape {
 
     __device__ __forceinline__ explicit RowShape(const RowsBlock &block)
         : log_tiles(min(block.stage_tokens / 2 / LK_TILE_TOKENS, 2u)),
-          n_quads(block.stage_tokens > kQuadTiles * LK_TILE_TOKENS ? 2 : 1) {}
+          n_quads(stage_quads(block.stage_tokens)) {}
 
     __device__ __forceinline__ uint32_t quad_tokens() const { return LK_TILE_TOKENS << log_tiles; }
     __device__ __forceinline__ uint32_t n_tiles() const { return n_quads << log_tiles; }
@@ -53,8 +54,7 @@ struct RowShape {
         const uint32_t set = place >> (1 + log_tiles) & 7;
         return quad < n_quads ? quad * quad_tokens() + of_set * 8 + set : ~0u;
     }
-    // Warps that share the channels of a tile of keys.
-    __device__ __forceinline__ uint32_t n_shares() const { return n_quads > 1 ? 2 : kKeyShares; }
+    __device__ __forceinline__ uint32_t n_shares() const { return key_shares(n_quads); }
     static constexpr bool kHasMinima = false;
 };
 
@@ -101,9 +101,9 @@ struct LaneRows {
     }
     // Quad `quad` of the stage.
     __device__ __forceinline__ void store(uint32_t quad, uint32_t tokens, Quad &a) const {
-        if (tokens < (quad + 1) * kQuadTiles * LK_TILE_TOKENS) {
+        if (tokens < (quad + 1) * kQuadTokens) {
             // Not known before, so that nothing of it is done for quads that are whole.
-            const uint32_t first = renewed(quad) * kQuadTiles * LK_TILE_TOKENS;
+            const uint32_t first = renewed(quad) * kQuadTokens;
 #pragma unroll
             for (uint32_t t = 0; t < kQuadTiles; ++t)
                 clear_rest(is_value, tokens - min(tokens, first + t * LK_TILE_TOKENS), a[t]);
@@ -175,49 +175,58 @@ struct SideRows {
     RowShape shape;
 };
 
-// Make the rows of a packed page; a warp takes a strip.
-__device__ __forceinline__ void unpack_rows(const SideRows &side, const StripCodes *strips) {
+// How the quads of a strip are unpacked: without pairs that share stored channels, and with them.
+struct PlainStrip {
+    static constexpr uint32_t kShares = 0;
+    TileParameters parameters;
+
+    __device__ __forceinline__ PlainStrip(const FormatInfo &, const StripCodes &strip,
+                                          uint32_t first_quad)
+        : parameters(load_parameters(strip, first_quad * kQuadTiles)) {}
+    __device__ __forceinline__ void unpack(const StripCodes &strip, uint32_t quad, bool is_first,
+                                           Quad &a) {
+        if (!is_first && kQuadTiles >> (strip.kind >> kStripShift))
+            parameters = load_parameters(strip, quad * kQuadTiles);
+        unpack_quad(strip, quad, parameters, a);
+    }
+};
+struct SharedStrip {
+    static constexpr uint32_t kShares = kStripShares;
+    SharedChannels lane;
+
+    __device__ __forceinline__ SharedStrip(const FormatInfo &c, const StripCodes &strip, uint32_t)
+        : lane(strip, c.n_shared, c.page_tokens) {}
+    __device__ __forceinline__ void unpack(const StripCodes &strip, uint32_t quad, bool,
+                                           Quad &a) const {
+        unpack_shared_quad(strip, lane, quad, a);
+    }
+};
+
+// Make the rows of a packed page's strips of a kind; a warp takes a strip.
+template <class Strip>
+__device__ __forceinline__ void unpack_strips(const SideRows &side, const StripCodes *strips) {
     const uint32_t first_quad = side.first_tile / kQuadTiles;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x / kWarp; i < side.n_strips; i += kRowsWarps) {
         const StripCodes &strip = strips[i];
-        if (strip.kind & kStripShares)
+        if ((strip.kind & kStripShares) != Strip::kShares)
             continue;
         const LaneRows to(side.rows, side.shape, side.is_value,
                           find_channels(side.is_value, strip, i));
-        TileParameters parameters = load_parameters(strip, first_quad * kQuadTiles);
+        Strip own(side.page->info, strip, first_quad);
 #pragma unroll 1
         for (uint32_t quad = 0; quad < side.shape.n_quads; ++quad) {
-            if (quad && kQuadTiles >> (strip.kind >> kStripShift))
-                parameters = load_parameters(strip, (first_quad + quad) * kQuadTiles);
             Quad a;
-            unpack_quad(strip, first_quad + quad, parameters, a);
+            own.unpack(strip, first_quad + quad, quad == 0, a);
             if (side.first_tile % kQuadTiles)
                 begin_at(side.first_tile, a);
             to.store(quad, side.tokens, a);
         }
     }
 }
-// Its strips with pairs that share stored channels.
+// A function, so that plain strips keep the registers.
 __device__ __noinline__ void unpack_shared_rows(const SideRows side, const StripCodes *strips) {
-    const FormatInfo &c = side.page->info;
-#pragma unroll 1
-    for (uint32_t i = threadIdx.x / kWarp; i < side.n_strips; i += kRowsWarps) {
-        const StripCodes &strip = strips[i];
-        if (!(strip.kind & kStripShares))
-            continue;
-        const LaneRows to(side.rows, side.shape, side.is_value,
-                          find_channels(side.is_value, strip, i));
-        const SharedChannels lane(strip, c.n_shared, c.page_tokens);
-#pragma unroll 1
-        for (uint32_t quad = 0; quad < side.shape.n_quads; ++quad) {
-            Quad a;
-            unpack_shared_quad(strip, lane, side.first_tile / kQuadTiles + quad, a);
-            if (side.first_tile % kQuadTiles)
-                begin_at(side.first_tile, a);
-            to.store(quad, side.tokens, a);
-        }
-    }
+    unpack_strips<SharedStrip>(side, strips);
 }
 
 // The same of a page that shared memory has no place for, from where it lies.
@@ -373,7 +382,7 @@ __device__ __forceinline__ void make_rows(const RowsBlock &block, const RowShape
         } else {
             if (side.page->info.n_shared)
                 unpack_shared_rows(side, own);
-            unpack_rows(side, own);
+            unpack_strips<PlainStrip>(side, own);
         }
     });
 }

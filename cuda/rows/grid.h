@@ -44,7 +44,14 @@ struct RowsLayout {
     uint32_t copy;     // of a packed page: where those sums are, if it is not kept meanwhile
     uint32_t total;
 };
-constexpr uint32_t kKeyShares = 4;  // of the channels, by warps
+constexpr uint32_t kQuadTokens = 64;
+// Quads of tokens of a stage of rows of channels that is no shorter.
+constexpr uint32_t stage_quads(uint32_t stage_tokens) { return stage_tokens > kQuadTokens ? 2 : 1; }
+// Shares of the channels of keys, by warps, whose products are added up.
+constexpr uint32_t kKeyShares = 4;
+constexpr uint32_t key_shares(uint32_t n_quads) {
+    return n_quads > 1 ? kKeyShares / 2 : kKeyShares;
+}
 // Numbers after a column's: lanes reach different banks.
 constexpr uint32_t kPartialPad = 4;
 constexpr uint32_t kWeightPad = 8;

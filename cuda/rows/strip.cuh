@@ -199,15 +199,7 @@ struct TileParameters {
 
 // A lane's four parameters from an address on.
 __device__ __forceinline__ uint2 load_four(uint32_t at, bool is_f8) {
-    constexpr uint32_t kUp = 0x58005800u;  // 2^7: the bits are those of a larger bias
-    if (!is_f8)
-        return load_shared2(at);
-    const uint32_t bytes = load_shared1(at);
-    const uint32_t low = __byte_perm(bytes, 0, 0x4140) << 7;
-    const uint32_t high = __byte_perm(bytes, 0, 0x4342) << 7;
-    // The signs go from bit 14 to bit 15.
-    return make_uint2(multiply_f16(low + (low & 0x40004000u), kUp),
-                      multiply_f16(high + (high & 0x40004000u), kUp));
+    return is_f8 ? widened_f8(load_shared1(at)) : load_shared2(at);
 }
 // What two codes are worth, rounded once more; no value that one makes lies beyond the numbers of
 // FP16. step, rest: what code_step_f16() has, twice each.

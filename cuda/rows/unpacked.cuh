@@ -50,10 +50,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const TilePosition position = own_position(args);
     const uint32_t split = blockIdx.z % args.n_splits;
     Mask &mask = tables.mask;
-    if (threadIdx.x == 0)
-        find_work(args, grid, position, split, &mask);
-    __syncthreads();
-    if (!mask.n_columns)
+    if (!find_work(args, grid, position, split, &mask))
         return;
     const RowsLayout layout = rows_layout(args.layer, grid);
     const RowsBlock block = make_block(args, grid, layout, memory, &tables);

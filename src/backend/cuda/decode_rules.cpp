@@ -155,7 +155,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         layer.group = view.n_query_heads / view.n_kv_heads;
         layer.head_dim = view.head_dim;
         layer.is_raw = true;
-        layer.is_uneven = view.is_latent || view.value_dim != view.head_dim;
+        layer.is_uneven = view.is_uneven();
         PossibleKinds kinds;
         PackedPages packed;
         bool differs = false;  // in the order of a head's formats
