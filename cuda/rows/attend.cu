@@ -5,6 +5,7 @@
 
 #include "cuda/launch_kernel.cuh"
 #include "cuda/rows/latent.cuh"
+#include "cuda/rows/shapes.h"
 #include "cuda/rows/unpacked.cuh"
 
 namespace lk {
@@ -19,61 +20,9 @@ static_assert(kMergeThreads >= kMostRowsSplits, "a thread has a split");
 LK_BOTH uint32_t merge_parts(uint32_t value_dim) {
     return (value_dim + kMergeChannels - 1) / kMergeChannels;
 }
-// Of a thread block's shared memory, in addition to rows_layout(), which begins at a multiple of
-// 128: the most that a kernel has.
-constexpr uint32_t kStaticBytes =
-    (sizeof(RowsTables) + kRowsStrips * sizeof(StripCodes) + 512 + 127) / 128 * 128;
-
-enum Method { kCodes, kTiles, kRows };  // codes that are multiplied; FP16 tiles; rows of channels
-struct SlotShape {
-    Method method;
-    uint32_t n_slots;
-    uint32_t stage_tokens;
-    bool divides_warps;
-    bool has_copy;  // of a packed page that becomes rows
-};
-// Preferred from the first to the last.
-constexpr SlotShape kSlotShapes[] = {
-    {kCodes, 3, 48, true, false},  {kCodes, 3, 32, true, false},  {kCodes, 2, 64, false, false},
-    {kCodes, 2, 48, false, false}, {kCodes, 2, 32, false, false}, {kCodes, 1, 64, false, false},
-    {kCodes, 1, 32, false, false}, {kRows, 1, 128, false, true},  {kRows, 1, 64, false, true},
-    {kRows, 1, 32, false, true},   {kRows, 1, 16, false, true},   {kRows, 1, 64, false, false},
-    {kRows, 1, 32, false, false},  {kRows, 1, 16, false, false},  {kTiles, 2, 64, false, false},
-    {kTiles, 2, 48, false, false}, {kTiles, 2, 32, false, false}, {kTiles, 1, 32, false, false},
-    {kTiles, 1, 16, false, false}};
-
-// Can a layer with these pages have a shape? Stages of rows are no longer than packed pages, and
-// short ones cost more than 32 columns save.
-bool is_possible(const SlotShape &shape, const RowsPages &pages, uint32_t n_columns) {
-    const bool is_wide = n_columns > kRowsColumns;
-    if (shape.method == kCodes)
-        return pages.coded_bytes && !(is_wide && shape.divides_warps);
-    if (shape.method == kTiles)
-        return !pages.packed_bytes;
-    const bool is_short =
-        shape.stage_tokens < kQuadTokens && shape.stage_tokens < pages.page_tokens;
-    return pages.packed_bytes && shape.stage_tokens <= pages.page_tokens && !(is_wide && is_short);
-}
-
-void set_shape(const LayerArg &layer, const SlotShape &shape, const RowsPages &pages,
-               RowsGrid *grid) {
-    const uint32_t tiles = 2 * shape.stage_tokens * (layer.head_dim + stored_dim(layer, true));
-    const uint32_t output = 4 * grid->n_columns * (layer.value_dim + kOutputPad) / shape.n_slots;
-    grid->n_slots = shape.n_slots;
-    grid->stage_tokens = shape.stage_tokens;
-    const bool has_codes = shape.method == kCodes;
-    grid->partial_tokens =
-        has_codes || stage_quads(shape.stage_tokens) > 1 ? kMostRowsTokens : kQuadTokens;
-    grid->key_shares = key_shares(stage_quads(shape.stage_tokens));
-    grid->page_bytes = has_codes ? pages.coded_bytes : 0;
-    grid->copy_bytes = shape.has_copy ? pages.packed_bytes : 0;
-    grid->keeps_copy = shape.stage_tokens < pages.page_tokens;
-    grid->divides_warps = shape.divides_warps;
-    grid->unpacks = shape.method == kRows;
-    const uint32_t most = tiles > grid->page_bytes ? tiles : grid->page_bytes;
-    grid->slot_bytes = ((most > output ? most : output) + 15) / 16 * 16;
-    grid->shared_bytes = rows_layout(layer, *grid).total;
-}
+static_assert(kRowsStaticBytes >= sizeof(RowsTables) + kRowsStrips * sizeof(StripCodes) +
+                                      2 * sizeof(float) * kMostRowsColumns,
+              "the most that a kernel has");
 
 cudaError_t cut_launch(const TileArgs &args, const RowsPages &pages, RowsGrid *grid) {
     int device = 0;
@@ -83,20 +32,10 @@ cudaError_t cut_launch(const TileArgs &args, const RowsPages &pages, RowsGrid *g
         error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error != cudaSuccess)
         return error;
-    const LayerArg &layer = args.layer;
-    const uint32_t n_columns = args.max_new * (layer.n_query_heads / layer.n_kv_heads);
-    for (const uint32_t columns : {kMostRowsColumns, kRowsColumns}) {
-        grid->n_columns = n_columns > kRowsColumns ? columns : kRowsColumns;
-        grid->n_tiles = (n_columns + grid->n_columns - 1) / grid->n_columns;
-        for (const SlotShape &shape : kSlotShapes) {
-            if (!is_possible(shape, pages, grid->n_columns))
-                continue;
-            set_shape(layer, shape, pages, grid);
-            if (grid->shared_bytes + kStaticBytes <= static_cast<uint32_t>(most))
-                return cudaSuccess;
-        }
-    }
-    return cudaErrorInvalidConfiguration;
+    const uint32_t n_columns = args.max_new * (args.layer.n_query_heads / args.layer.n_kv_heads);
+    return choose_shape(args.layer, pages, n_columns, static_cast<uint32_t>(most), grid)
+               ? cudaSuccess
+               : cudaErrorInvalidConfiguration;
 }
 
 constexpr uint32_t kFirstSplits = 9;  // of a warp: enough for 144 multiprocessors

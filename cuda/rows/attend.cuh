@@ -37,6 +37,7 @@ struct RowsSums {
     uint32_t first_column;  // of partial
     float *partial;
     uint32_t partial_stride;
+    uint32_t n_places;  // of a column's products and weights
     float *minima;
     __half *weights;
     uint32_t weight_stride;
@@ -63,7 +64,9 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     constexpr uint32_t kPairs = kMostRowsTokens / 2 / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
     const float factor = logit_factor(args.layer);
-    const float *products = at.partial + (column - at.first_column) * at.partial_stride;
+    // Lanes whose places a short stage does not have read those of the last one that has some.
+    const float *products = at.partial + (column - at.first_column) * at.partial_stride +
+                            min(2 * lane, at.n_places - 2);
     uint32_t seen = ~0u;  // a bit for each token; the loop stays one, to be short
 #pragma unroll 1
     for (uint32_t i = 0; stage.hides && i < 2 * kPairs; ++i) {
@@ -83,7 +86,6 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     float high = -INFINITY;
 #pragma unroll
     for (uint32_t pair = 0; pair < kPairs; ++pair) {
-        const uint32_t place = 2 * (lane + kWarp * pair);
         float2 x = make_float2(least, least);
         if (pair == 0 || stage.is_long)
 #pragma unroll
@@ -91,7 +93,7 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
                 if (share >= order.n_shares())
                     break;
                 const float2 own = *reinterpret_cast<const float2 *>(
-                    products + share * n_columns * at.partial_stride + place);
+                    products + share * n_columns * at.partial_stride + 2 * kWarp * pair);
                 x.x += own.x;
                 x.y += own.y;
             }
@@ -118,6 +120,7 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
     const float shrink = exp2_fast(reference - raised);
     reference = raised;
     float sum = 0;
+    __syncwarp();  // weights may replace products that other lanes read
 #pragma unroll
     for (uint32_t pair = 0; pair < kPairs; ++pair) {
         if (pair && !stage.is_long)
@@ -125,8 +128,9 @@ __device__ __forceinline__ bool weigh(const TileArgs &args, const RowsTables &ta
         const float low = exp2_fast(logits[2 * pair] - raised);
         const float next = exp2_fast(logits[2 * pair + 1] - raised);
         sum += low + next;
-        *reinterpret_cast<uint32_t *>(at.weights + column * at.weight_stride +
-                                      2 * (lane + kWarp * pair)) = pack_f16(low, next);
+        if (pair || 2 * lane < at.n_places)
+            *reinterpret_cast<uint32_t *>(at.weights + column * at.weight_stride +
+                                          2 * (lane + kWarp * pair)) = pack_f16(low, next);
     }
     row_sum = fmaf(row_sum, shrink, sum);
     const float all = stage.is_long ? warp_sum(sum) : 0;
@@ -215,8 +219,7 @@ __device__ __forceinline__ void close_columns(const TileArgs &args, const RowsBl
     }
 }
 
-// The output goes through shared memory, [column][channel], which takes the place of the slots.
-constexpr uint32_t kOutputPad = 4;  // numbers after a column's: lanes reach different banks
+// The output goes through shared memory, rows_output_bytes().
 template <int kStrips, int kN>
 __device__ __forceinline__ void put_output(uint32_t value_dim, uint32_t reader, bool is_wide,
                                            float *to, const StripSums<kStrips, kN> &out) {
@@ -254,11 +257,14 @@ __device__ __noinline__ void store_columns(const TileArgs &args, const Mask &mas
     }
 }
 
+template <class Threads>
 __device__ __forceinline__ Codes find_codes(const RowsBlock &block, const Stage &stage,
                                             uint32_t slot) {
     const FormatInfo &c = block.view(stage).pages[0].info;
-    const uint32_t ranges = slot + c.payload_bytes;
-    return {block.code_bits(stage), c.page_tokens, slot, ranges, ranges + c.minima_offset};
+    const uint32_t n_cuts = Threads::kCanCut && block.cuts_page(block.code_bits(stage)) ? 1 : 0;
+    const uint32_t ranges = slot + (c.payload_bytes >> n_cuts);
+    return {block.code_bits(stage), uint32_t{c.page_tokens} >> n_cuts, slot, ranges,
+            ranges + c.minima_offset};
 }
 
 // The mask of a thread block and its split's pages, by its first thread. False where it has no
@@ -317,10 +323,11 @@ __device__ __forceinline__ RowsSums make_sums(const RowsGrid &grid, const RowsLa
                                               float (&column_values)[2][kMostRowsColumns]) {
     return {0,
             reinterpret_cast<float *>(memory + layout.partial),
-            grid.partial_tokens + kPartialPad,
+            partial_stride(grid),
+            grid.partial_tokens,
             reinterpret_cast<float *>(memory + layout.minima),
             reinterpret_cast<__half *>(memory + layout.weights),
-            grid.partial_tokens + kWeightPad,
+            grid.weight_stride,
             column_values[0],
             column_values[1]};
 }
@@ -381,7 +388,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         wait_copies<0>();
         finish_stage<AllThreads>(block, stage);
         const uint32_t slot = renewed(shared_address(block.slot(stage)));
-        const Codes codes = find_codes(block, stage, slot);
+        const Codes codes = find_codes<AllThreads>(block, stage, slot);
         const Stage next = advance<AllThreads>(args, block, stage);
         __syncthreads();  // the stage is there, and what the one before was read from is free
         if (next.n_tokens && copies_ahead)

@@ -46,6 +46,7 @@ __device__ __forceinline__ bool any_of_key_warps(bool is_so) {
 
 // Value warps also look up pages, copy them and multiply minima.
 struct ValueThreads {
+    static constexpr bool kCanCut = false;
     static constexpr uint32_t kN = kSideWarps * kWarp;
     static __device__ __forceinline__ uint32_t index() { return threadIdx.x - kN; }
     static __device__ __forceinline__ void meet() {
@@ -299,7 +300,7 @@ __device__ __forceinline__ Stage find_next(const TileArgs &args, const RowsBlock
     if (ValueThreads::index() == 0) {
         found->stage = next;
         found->slot = shared_address(block.slot(next));
-        found->codes = next.n_tokens ? find_codes(block, next, found->slot) : Codes{};
+        found->codes = next.n_tokens ? find_codes<ValueThreads>(block, next, found->slot) : Codes{};
     }
     return next;
 }
@@ -318,7 +319,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         return;
     const RowsLayout layout = rows_layout(args.layer, grid);
     const RowsBlock block = make_block(args, grid, layout, memory, &tables);
-    const uint32_t weight_stride = grid.partial_tokens + kWeightPad;
+    const uint32_t weight_stride = grid.weight_stride;
     auto *minima = reinterpret_cast<float *>(memory + layout.minima);
     const WarpColumns all = all_columns(mask);
 

@@ -1,6 +1,6 @@
 // Attention of uneven layers: what a stage's products read, in slots of shared memory.
 //
-// A slot holds the codes of a latent page of one width, whose codes are multiplied as they are, or
+// A slot holds the codes of a latent page of one width, or a part of it, which are multiplied, or
 // FP16 tiles of a stage: [strip][tile][lane][4 words] of the keys, then of the values of layers
 // that are not latent. Pages of 16 bits are copied, tiles of staged tokens are made.
 // channel_rows.cuh has the stages of layers with packed pages that become FP16.
@@ -18,6 +18,8 @@ namespace cuda {
 
 constexpr uint32_t kMostKeyStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 constexpr uint32_t kMostValueStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
+
+constexpr uint32_t kPartTokens = kMostRowsTokens / 2;  // of a page of two stages
 
 struct RowsTables : ColumnTablesOf<kMostRowsColumns> {
     EntryView views[kPageBatch];
@@ -48,6 +50,9 @@ struct RowsBlock {
     __device__ uint32_t code_bits(const Stage &stage) const {
         return tables->code_bits[view_index(stage)];
     }
+    // Is a page of codes two stages, as slots have no place for the largest one? Words of 2 bits
+    // have tokens of both; slots have place for such a page.
+    __device__ bool cuts_page(uint32_t bits) const { return page_bytes > slot_bytes && bits > 2; }
     // A stage's parity is the number of its slot.
     __device__ uint8_t *slot(const Stage &stage) const { return slots + stage.parity * slot_bytes; }
     __device__ bool is_wide() const { return n_columns > kRowsColumns; }
@@ -61,6 +66,7 @@ __device__ __forceinline__ uint32_t stage_tiles(const Stage &stage) {
 
 // The threads that look up pages and copy them: here the whole thread block.
 struct AllThreads {
+    static constexpr bool kCanCut = true;  // pages of codes
     static constexpr uint32_t kN = kRowsThreads;
     static __device__ __forceinline__ uint32_t index() { return threadIdx.x; }
     static __device__ __forceinline__ void meet() { __syncthreads(); }
@@ -85,7 +91,7 @@ __device__ inline void look_up_rows(const TileArgs &args, const RowsBlock &block
     Threads::meet();
 }
 
-// The stage after one, or the first one after none. A page whose codes are multiplied is one stage.
+// The stage after one, or the first one after none.
 // A function of each kernel, so that the compiler knows where its shared memory is.
 template <class Threads>
 __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock block,
@@ -99,6 +105,11 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
         stage_position(old, block.stage_tokens, &next);
         return next;
     }
+    if (Threads::kCanCut && stage.n_tokens && next.index == 1 && old.n_tokens > kPartTokens &&
+        block.cuts_page(block.code_bits(stage))) {
+        stage_position(old, kPartTokens, &next);
+        return next;
+    }
     next.n_tokens = 0;
     next.page = stage.n_tokens ? stage.page + 1 : mask.page_begin;
     for (; next.page < mask.page_end; ++next.page) {
@@ -110,6 +121,8 @@ __device__ __noinline__ Stage advance(const TileArgs &args, const RowsBlock bloc
         const bool is_whole = block.code_bits(next) != 0;
         next.index = is_whole ? 0 : view.first_stage;
         stage_position(view, is_whole ? kMostRowsTokens : block.stage_tokens, &next);
+        if (Threads::kCanCut && block.cuts_page(block.code_bits(next)))
+            next.n_tokens = min(next.n_tokens, kPartTokens);
         break;
     }
     return next;
@@ -120,6 +133,18 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const uint8_t *from, uin
 #pragma unroll 2
     for (uint32_t at = 16 * Threads::index(); at < n_bytes; at += 16 * Threads::kN)
         copy_async(to + at, from + at);
+}
+
+// Copy a part of each strip of a page of codes, of a power of two bytes, and the metadata.
+template <class Threads>
+__device__ __forceinline__ void copy_part(uint32_t to, const PageView &page, uint32_t part,
+                                          uint32_t of_strip) {
+    const uint8_t *from = page.payload + part * of_strip;
+    const uint32_t n_bytes = page.info.payload_bytes / 2;
+#pragma unroll 1
+    for (uint32_t at = 16 * Threads::index(); at < n_bytes; at += 16 * Threads::kN)
+        copy_async(to + at, from + at + (at & ~(of_strip - 1)));
+    copy_bytes<Threads>(to + n_bytes, page.metadata, page.info.metadata_bytes);
 }
 
 // Make zeros of numbers of tokens after the last one: memory there may hold NaNs, which a weight of
@@ -269,9 +294,14 @@ __device__ __noinline__ void begin_stage(const RowsBlock block, const Stage stag
     if (block.code_bits(stage)) {
         const PageView &page = block.view(stage).pages[0];
         const uint32_t slot = shared_address(block.slot(stage));
-        copy_bytes<Threads>(slot, page.payload, page.info.payload_bytes);
-        copy_bytes<Threads>(slot + page.info.payload_bytes, page.metadata,
-                            page.info.metadata_bytes);
+        if (Threads::kCanCut && block.cuts_page(block.code_bits(stage))) {
+            copy_part<Threads>(slot, page, stage.index,
+                               strip_bytes(kPartTokens, block.code_bits(stage)));
+        } else {
+            copy_bytes<Threads>(slot, page.payload, page.info.payload_bytes);
+            copy_bytes<Threads>(slot + page.info.payload_bytes, page.metadata,
+                                page.info.metadata_bytes);
+        }
     } else {
         each_side(block, stage,
                   [](const SideTiles &side) { copy_tiles<Threads>(side, copied_tiles(side)); });

@@ -178,6 +178,7 @@ __device__ __forceinline__ KeyRangeScale find_range_scale(const Codes &codes, ui
     constexpr uint32_t kStripBytes = 2 * LK_STRIP_CHANNELS;
     const uint32_t end = codes.ranges + end_strip * kStripBytes;
     uint32_t most = 0;
+#pragma unroll 1
     for (uint32_t at = codes.ranges + first_strip * kStripBytes + 16 * (threadIdx.x % kWarp);
          at < end; at += 16 * kWarp) {
         // Numbers that are not negative are ordered as their bits.

@@ -8,17 +8,19 @@
 #define LK_CUDA_ROWS_UNPACKED_CUH
 
 #include "cuda/rows/attend.cuh"
-#include "cuda/rows/channel_rows.cuh"
+#include "cuda/rows/row_products.cuh"
 
 namespace lk {
 namespace cuda {
 
 // A kernel's own functions are those of its own type.
-struct UnpackingThreads : AllThreads {};
+struct UnpackingThreads : AllThreads {
+    static constexpr bool kCanCut = false;
+};
 
 // Weights of all columns, 16 at a time: a warp has one of these.
 __device__ __forceinline__ bool weigh_rows(const TileArgs &args, const RowsBlock &block,
-                                           const RowsStage &stage, const RowShape &shape,
+                                           const RowsStage &stage, const RowOrder &order,
                                            KeyRows &keys, const RowsSums &sums,
                                            RowsThread &thread) {
     const bool is_wide = block.is_wide();
@@ -31,7 +33,7 @@ __device__ __forceinline__ bool weigh_rows(const TileArgs &args, const RowsBlock
         keys.store(sums.partial, sums.partial_stride);
         __syncthreads();
         at.first_column = i;
-        is_raised |= weigh(args, *block.tables, stage, shape, at, kRowsColumns,
+        is_raised |= weigh(args, *block.tables, stage, order, at, kRowsColumns,
                            i + threadIdx.x / kWarp, thread.references[0], thread.sums[0]);
         if (is_wide) {
             swap_two(thread.references);
@@ -57,6 +59,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
     const RowsSums sums = make_sums(grid, layout, memory, column_values);
     const WarpColumns all = all_columns(mask);
     const RowShape shape(block);
+    const RowOrder order = {shape, grid.key_shares < kKeyShares};
 
     FetchedPage fetched = {~0u, {~0u, ~0u}, {}};
     Stage stage = advance<UnpackingThreads>(args, block, {0, 0, 0, 0, block.n_slots - 1});
@@ -72,10 +75,10 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
         const Stage next = advance<UnpackingThreads>(args, block, stage);
         __syncthreads();
         const uint32_t rows = renewed(shared_address(block.slots));
-        KeyRows keys(block, shape, rows);
+        KeyRows keys(block, order, rows);
         const RowsStage now = {stage.first_token, stage.n_tokens, shape.n_quads > 1,
                                !all_are_visible(args.layer, all, stage, 1)};
-        if (__syncthreads_or(weigh_rows(args, block, now, shape, keys, sums, thread)))
+        if (__syncthreads_or(weigh_rows(args, block, now, order, keys, sums, thread)))
             scale_columns<kOwnStrips, kEights>(sums.shrinks, thread.out);
         if (next.n_tokens)  // where sums of products were
             fetch_stage(block, shape, strips, next, &fetched);

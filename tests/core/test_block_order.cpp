@@ -40,7 +40,7 @@ struct Model {
                 formats.push_back(format);
             }
         layer.n_query_heads = layer.n_kv_heads = 1;
-        layer.head_dim = 128;
+        layer.head_dim = layer.value_dim = 128;
         layout.formats = formats.data();
         layout.layers = &layer;
         layout.first_entries = &first_entry;

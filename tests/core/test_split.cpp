@@ -18,7 +18,8 @@ namespace gpu = lk::gpu;
 constexpr uint32_t kHeads = 8;
 constexpr uint32_t kHeadDim = 128;
 constexpr uint32_t kWorkers = 132;
-constexpr uint32_t kGroup = 32;  // of ranges
+constexpr uint32_t kTileColumns = 16;  // of an item, at most
+constexpr uint32_t kGroup = 32;        // of ranges
 constexpr uint32_t kSinkTokens = 32;
 constexpr uint32_t kRecentPages = 2;  // at 16 bits, after the chunks
 
@@ -40,7 +41,7 @@ lk::PageFormat page_format(Side side, uint32_t bits) {
 class Rules final : public gpu::SplitRules {
   public:
     gpu::SplitLimits limits() const override {
-        return {n_workers, n_workers, 64, 8, 16, n_workers, 3};
+        return {n_workers, n_workers, 64, 8, kTileColumns, n_workers, 3};
     }
     gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
         return {n_workers,  n_readers,    8,         131072, splits_packed_only, page_bytes,
@@ -106,7 +107,7 @@ class Context {
         entry_classes_.assign(kHeads, {kRaw, kTwo, kRaw + 1, kTwo + 1, kTwo});
         layer_.n_query_heads = 4 * kHeads;
         layer_.n_kv_heads = kHeads;
-        layer_.head_dim = kHeadDim;
+        layer_.head_dim = layer_.value_dim = kHeadDim;
         layer_.scale = 1;
         layout_.formats = classes_.data();
         layout_.n_formats = kClasses;
@@ -119,6 +120,8 @@ class Context {
         layout_.sink_tokens = kSinkTokens;
         layout_.max_sequences = layout_.max_step_tokens = n_sequences;
     }
+
+    void set_value_dim(uint32_t value_dim) { layer_.value_dim = value_dim; }
 
     // Items of the plan, in units' order.
     std::vector<WorkItem> plan(const Rules &rules) {
@@ -289,6 +292,18 @@ void uniform_contexts_are_cut_as_before(void **) {
             assert_int_equal(items[i].packed_count, cut.packed[items[i].split]);
             if (cut.shape.n_pages > 62)
                 assert_int_equal(Context::n_raw(items[i]), items[i].split ? 0 : 3);
+        }
+    }
+}
+
+void partial_results_have_the_dim_of_values(void **) {
+    for (const uint32_t value_dim : {64u, kHeadDim, 512u}) {
+        Context context(8, {254, 0, 0});
+        context.set_value_dim(value_dim);
+        for (const WorkItem &item : context.plan(Rules())) {
+            assert_int_equal(item.n_splits, 2);
+            assert_int_equal(item.first_partial, (item.sequence * kHeads + item.kv_head) * 2 *
+                                                     kTileColumns * (value_dim + 2));
         }
     }
 }
@@ -541,6 +556,7 @@ void items_are_in_the_order_of_forms(void **) {
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uniform_contexts_are_cut_as_before),
+        cmocka_unit_test(partial_results_have_the_dim_of_values),
         cmocka_unit_test(rows_at_16_bits_are_in_all_splits),
         cmocka_unit_test(heads_of_different_widths_are_cut_by_cost),
         cmocka_unit_test(heads_of_equal_cost_have_equal_splits),
