@@ -11,7 +11,7 @@
 #include "shaders/output.glsl"
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;  // a power of two, at least a quarter of its channels
-layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
+layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;  // of outputs
 layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ConstFloatQuads {

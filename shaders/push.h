@@ -21,6 +21,7 @@ using uint = uint32_t;
 #define LK_SPEC_HEAD_DIM 1u  /* of the dispatch; the largest where heads differ */
 #define LK_SPEC_SUBGROUP 2u  /* invocations of a subgroup; 0 = no subgroup operations */
 #define LK_SPEC_COLUMNS 3u   /* query columns of a work item or a tile */
+#define LK_SPEC_VALUE_DIM 4u /* of values and outputs, in shaders that have one for keys too */
 #define LK_SPEC_FIRST_OWN 8u /* from here on a shader's own */
 
 #define LK_MATRIX_HEAD_DIM 256u /* of kernels of cooperative matrices, at most */
@@ -187,7 +188,7 @@ struct AddQueryStatsPush {
 // LK_SPEC_COLUMNS * column_tile and up, n of them, as many as the sequence has there, at most
 // LK_SPEC_COLUMNS. Workgroups: x = items. An item with n_splits == 1 writes output and LSE. Others
 // leave partial results at partials[first_partial], the same for all splits of a work tile:
-//   f32 outputs [n_splits][n][head_dim], not divided by the sum,
+//   f32 outputs [n_splits][n][value_dim], not divided by the sum,
 //   f32 row_max [n_splits][n], the greatest score times log2(e) (or any reference),
 //   f32 row_sum [n_splits][n] of exp2(score * log2(e) - row_max).
 // attend_decode_matrix takes items of packed blocks of one shape, all of which share the work
@@ -207,10 +208,10 @@ struct DecodePush {
     uint layer;
     uint n_items;
     // Bounds of loops that all workgroups take alike, so that compilers see it and keep them loops.
-    uint n_kv_tiles;     // of the item that has most
-    uint n_strips;       // head_dim / 16
-    uint n_key_groups;   // of tokens in a page of the layer's keys, at most
-    uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
+    uint n_kv_tiles;      // of the item that has most
+    uint n_value_strips;  // value_dim / 16
+    uint n_key_groups;    // of tokens in a page of the layer's keys, at most
+    uint n_value_steps;   // pairs of strips of the values, none in two groups, at most
     // Of attend_decode_matrix: rounds of tiles of 16-bit blocks that are split evenly, and rounds
     // of tiles of 16-bit blocks among an item's packed ones.
     uint n_f16_rounds;

@@ -53,7 +53,7 @@ void store_kv_tile(WorkTile work_tile, uint index, uint at) {
     last.x = keys.strips[LK_PLANE_OF(16)] | end8 << 8 | end8 + keys.strips[LK_PLANE_OF(4)] << 16 |
              info.capacity_tokens / LK_TILE_TOKENS << 24;
     last.y = key_groups | value_groups << 8 | value_bits << 16 |
-             (values.is_raw ? kStrips : values.group / LK_STRIP_CHANNELS) << 24;
+             (values.is_raw ? kValueStrips : values.group / LK_STRIP_CHANNELS) << 24;
     last.z = keys.parameter_bytes & 1u | (values.parameter_bytes & 1u) << 1;
     if (kShared != 0u)
         last.z |= keys.n_shared << 8;
@@ -68,7 +68,8 @@ void store_kv_tile(WorkTile work_tile, uint index, uint at) {
 // A KV tile without tokens, for teams that have none but go through the exchanges of the others.
 void store_no_kv_tile(uint at) {
     shared_kv_tiles[at * kKvTileQuads + 2u] = uvec4(0u);
-    shared_kv_tiles[at * kKvTileQuads + 3u] = uvec4(kStrips * 0x10101u, 1u << 8 | 16u << 16 | kStrips << 24, 0u, 0u);
+    shared_kv_tiles[at * kKvTileQuads + 3u] =
+        uvec4(kStrips * 0x10101u, 1u << 8 | 16u << 16 | kValueStrips << 24, 0u, 0u);
 }
 
 KvTile load_kv_tile(uint at) {

@@ -48,47 +48,53 @@ namespace vulkan {
 // The arithmetic of products with codes.
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
+// Channels of a head. With matrices keys and values have as many.
+struct DecodeDims {
+    uint32_t keys;
+    uint32_t values;
+    constexpr uint32_t most() const { return keys > values ? keys : values; }
+};
+
 // Do the teams of a workgroup share each page? Then they share its accumulator too.
-constexpr bool decode_shares_pages(uint32_t head_dim, DecodeArithmetic arithmetic) {
-    return head_dim > 256 && arithmetic != DecodeArithmetic::kMatrix;
+constexpr bool decode_shares_pages(DecodeDims dims, DecodeArithmetic arithmetic) {
+    return dims.most() > 256 && arithmetic != DecodeArithmetic::kMatrix;
 }
 
 // Shared memory of a workgroup of decode, a little more than it takes. key_folds: token groups that
 // are folded at once, LK_SPEC_KEY_FOLDS / LK_SPEC_PASSES, 0 of plain forms. higher_slots:
 // LK_SPEC_HIGH_SLOTS.
-constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
+constexpr uint32_t decode_shared_bytes(DecodeDims dims, uint32_t columns, uint32_t n_teams,
                                        DecodeArithmetic arithmetic, bool has_subgroups,
                                        uint32_t key_folds, uint32_t higher_slots) {
     const uint32_t pairs = (columns + 1) / 2;
     if (arithmetic == DecodeArithmetic::kMatrix) {
         const uint32_t parameters = 256;
-        const uint32_t folded = (key_folds ? key_folds : 1) * (head_dim + higher_slots) * pairs;
-        return n_teams * (head_dim * pairs * 8 + (folded > parameters ? folded : parameters) * 4 +
+        const uint32_t folded = (key_folds ? key_folds : 1) * (dims.keys + higher_slots) * pairs;
+        return n_teams * (dims.keys * pairs * 8 + (folded > parameters ? folded : parameters) * 4 +
                           LK_DECODE_ROUNDS * 32 + columns * 8) +
-               head_dim * pairs * 4 + columns * 40 + 64;
+               dims.keys * pairs * 4 + columns * 40 + 64;
     }
     const bool is_half = arithmetic == DecodeArithmetic::kFloat16;
     const uint32_t quads = is_half ? pairs : columns;
-    const uint32_t page_teams = decode_shares_pages(head_dim, arithmetic) ? n_teams : 1;
-    const uint32_t slots = head_dim > page_teams * 128 ? head_dim : page_teams * 128;
+    const uint32_t page_teams = decode_shares_pages(dims, arithmetic) ? n_teams : 1;
+    const uint32_t slots = dims.keys > page_teams * 128 ? dims.keys : page_teams * 128;
     const uint32_t folded = slots / 4 * quads * 16;
-    const uint32_t ranges = key_folds * head_dim * 2;
+    const uint32_t ranges = key_folds * dims.keys * 2;
     const uint32_t value_parameters = page_teams * 512;
-    const uint32_t page = head_dim * columns * 4 + folded +
+    const uint32_t page = dims.values * columns * 4 + folded +
                           (ranges > value_parameters ? ranges : value_parameters) +
                           LK_DECODE_ROUNDS * 64 + columns * 8;
     const uint32_t team = (page_teams > 1 ? columns * 512 + 4 : 0) + (has_subgroups ? 0 : 32 * 16);
-    return n_teams / page_teams * page + n_teams * team + head_dim * columns * (is_half ? 2 : 4) +
+    return n_teams / page_teams * page + n_teams * team + dims.keys * columns * (is_half ? 2 : 4) +
            columns * 40 + 64;
 }
 
 // The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have
 // 8 columns.
-constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
-                                  DecodeArithmetic arithmetic) {
+constexpr uint32_t decode_columns(DecodeDims dims, uint32_t columns, DecodeArithmetic arithmetic) {
     const uint32_t wide = arithmetic == DecodeArithmetic::kMatrix ? 8 : 4;
-    const bool is_few = head_dim > 256 || arithmetic == DecodeArithmetic::kFloat32;
-    const uint32_t most = head_dim <= 128 ? wide : is_few ? 2 : 4;
+    const bool is_few = dims.most() > 256 || arithmetic == DecodeArithmetic::kFloat32;
+    const uint32_t most = dims.most() <= 128 ? wide : is_few ? 2 : 4;
     uint32_t n = 1;
     while (n < columns && n < most)
         n *= 2;
@@ -96,11 +102,11 @@ constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
 }
 
 // As many as fit into shared_bytes.
-constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic,
+constexpr uint32_t decode_threads(DecodeDims dims, uint32_t columns, DecodeArithmetic arithmetic,
                                   bool has_subgroups, uint32_t key_folds, uint32_t higher_slots,
                                   uint32_t shared_bytes) {
     uint32_t n_teams = LK_DECODE_MAX_TEAMS;
-    while (n_teams > 1 && decode_shared_bytes(head_dim, columns, n_teams, arithmetic, has_subgroups,
+    while (n_teams > 1 && decode_shared_bytes(dims, columns, n_teams, arithmetic, has_subgroups,
                                               key_folds, higher_slots) > shared_bytes)
         n_teams /= 2;
     return n_teams * 32;

@@ -25,6 +25,12 @@ layout(local_size_x_id = LK_SPEC_THREADS) in;
 #include "shaders/lanes.glsl"
 
 layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
+#ifdef LK_MATRIX
+#define kValueDim kHeadDim
+#else
+layout(constant_id = LK_SPEC_VALUE_DIM) const uint kValueDim = 128u;
+const uint kValueStrips = kValueDim / LK_STRIP_CHANNELS;
+#endif
 layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;  // 1, 2, 4 or 8
 // 0: one group in a page, FP16 numbers.
 layout(constant_id = LK_SPEC_GROUPED) const uint kGrouped = 1u;
@@ -33,7 +39,7 @@ layout(constant_id = LK_SPEC_GROUPED) const uint kGrouped = 1u;
 layout(constant_id = LK_SPEC_PAGE_TEAMS) const uint kPageTeams = 1u;
 const uint kPages = kTeams / kPageTeams;  // that are taken at once
 
-const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;  // of keys
 const uint kTeamStrips = (kStrips + kPageTeams - 1u) / kPageTeams;
 const uint kPageTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;
 

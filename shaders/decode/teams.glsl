@@ -57,18 +57,18 @@ void store_outputs(WorkTile work_tile) {
             store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, query.token,
                       query.head, total);
         const Address to = tensor_row(push.outputs, query.token, query.head);
-        for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += kThreads)
+        for (uint channel = gl_LocalInvocationIndex; channel < kValueDim; channel += kThreads)
             store_element(to, push.outputs.dtype, channel,
                           output_of(total, merged_output(column, channel) * factor));
     }
 }
 
 void store_split(WorkTile work_tile) {
-    const Splits splits = find_splits(work_tile, kHeadDim);
+    const Splits splits = find_splits(work_tile, kValueDim);
     const uint first = work_tile.item.split * work_tile.n_columns;
     for (uint column = 0u; column < work_tile.n_columns; ++column)
-        for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += kThreads)
-            Words(splits.outputs).at[(first + column) * kHeadDim + channel] =
+        for (uint channel = gl_LocalInvocationIndex; channel < kValueDim; channel += kThreads)
+            Words(splits.outputs).at[(first + column) * kValueDim + channel] =
                 floatBitsToUint(merged_output(column, channel));
     const uint column = gl_LocalInvocationIndex;
     if (column < work_tile.n_columns) {

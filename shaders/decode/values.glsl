@@ -21,18 +21,17 @@
 const float kNothing = -1e30;  // row_max before any score; above kHidden
 
 // The accumulator of the teams of a page, relative to exp2(-row_max).
-shared float shared_outputs[kPages * kHeadDim * kColumns];  // [page][channel][column]
+shared float shared_outputs[kPages * kValueDim * kColumns];  // [page][channel][column]
 float shared_output(uint page, uint channel, uint column) {
-    return shared_outputs[(page * kHeadDim + channel) * kColumns + column];
+    return shared_outputs[(page * kValueDim + channel) * kColumns + column];
 }
 float row_maxes[kColumnSets];  // of the lane's columns
 float row_sums[kColumnSets];  // over the lane's tokens
 
-const uint kOutputPairs = (kStrips + 1u) / 2u;  // of strips
 // Output number i of the lane, of the pair of strips that begins with `strip`.
 uint output_index(uint strip, uint i) {
     const uint channel = strip * LK_STRIP_CHANNELS + sum_index(i) * 8u + row();
-    return (page_of_team() * kHeadDim + channel) * kColumns + output_column(i);
+    return (page_of_team() * kValueDim + channel) * kColumns + output_column(i);
 }
 bool is_output(uint strip, uint i, uint end) {
     return strip + sum_index(i) / 2u < end && is_column(output_column(i));
@@ -43,9 +42,10 @@ void clear_outputs() {
         row_maxes[set] = kNothing;
         row_sums[set] = 0.0;
     }
-    [[dont_unroll]] for (uint strip = 2u * team_of_page(); strip < push.n_strips; strip += 2u * kPageTeams)
+    [[dont_unroll]] for (uint strip = 2u * team_of_page(); strip < push.n_value_strips;
+                         strip += 2u * kPageTeams)
         [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
-            if (is_output(strip, i, kStrips))
+            if (is_output(strip, i, kValueStrips))
                 shared_outputs[output_index(strip, i)] = 0.0;
 }
 
@@ -64,9 +64,10 @@ void raise_row_maxes() {
         row_sums[set] *= factors[set];
     }
     if (changes)
-        [[dont_unroll]] for (uint strip = 2u * team_of_page(); strip < push.n_strips; strip += 2u * kPageTeams)
+        [[dont_unroll]] for (uint strip = 2u * team_of_page(); strip < push.n_value_strips;
+                             strip += 2u * kPageTeams)
             [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
-                if (is_output(strip, i, kStrips))
+                if (is_output(strip, i, kValueStrips))
                     shared_outputs[output_index(strip, i)] *= factors[i % kColumnSets];
 }
 
@@ -262,11 +263,12 @@ struct ValueStep {
 ValueStep value_step(KvTile kv_tile, uint index) {
     const uint step = team_of_page() * team_value_steps() + index;
     if (kGrouped == 0u)
-        return ValueStep(0u, 2u * step, kStrips);
+        return ValueStep(0u, 2u * step, kValueStrips);
     const uint group_steps = (kv_tile.value_group_strips + 1u) / 2u;
     const uint group = step / group_steps;
-    const uint from = min(group * kv_tile.value_group_strips, kStrips);
-    return ValueStep(group, from + 2u * (step % group_steps), min(from + kv_tile.value_group_strips, kStrips));
+    const uint from = min(group * kv_tile.value_group_strips, kValueStrips);
+    return ValueStep(group, from + 2u * (step % group_steps),
+                     min(from + kv_tile.value_group_strips, kValueStrips));
 }
 
 // The first loads of multiply_values(), started ahead.

@@ -62,14 +62,15 @@ uvec4 load_f16_keys(KvTile kv_tile, uint strip, uint tile) {
 }
 uvec4 load_f16_value(KvTile kv_tile, uint strip, uint tile) {
     return load_vector(kv_tile.value_payload,
-                       f16_vector(kv_tile, min(strip, kStrips - 1u), tile));
+                       f16_vector(kv_tile, min(strip, kValueStrips - 1u), tile));
 }
 
 // Pairs of strips of values that each team of a page has, at most, and where those of a page of one
 // group end.
 uint team_value_steps() { return (push.n_value_steps + kPageTeams - 1u) / kPageTeams; }
 uint end_value_strip() {
-    return kPageTeams > 1u ? min(2u * (team_of_page() + 1u) * team_value_steps(), kStrips) : kStrips;
+    return kPageTeams > 1u ? min(2u * (team_of_page() + 1u) * team_value_steps(), kValueStrips)
+                           : kValueStrips;
 }
 
 // The vectors of a pair of strips at 16 bits.
@@ -93,7 +94,7 @@ void begin_value_vectors(KvTile kv_tile, uint strip) {
     [[unroll]] for (uint s = 0u; s < 2u; ++s)
         value_vectors[s] = kv_tile.value_bits < 16u
                                ? load_value_vector(kv_tile, kv_tile.value_bits,
-                                                   min(strip + s, kStrips - 1u) * n)
+                                                   min(strip + s, kValueStrips - 1u) * n)
                                : uvec4(0u);
 }
 
@@ -102,7 +103,7 @@ void take_value_vectors(KvTile kv_tile, uint bits, uint strip, uint v) {
     const uint n = value_vectors_of(bits);
     const uint next = v + 1u < n ? strip * n + v + 1u : (strip + 2u) * n;
     [[unroll]] for (uint s = 0u; s < 2u; ++s)
-        value_vectors[s] = load_value_vector(kv_tile, bits, min(next + s * n, kStrips * n - 1u));
+        value_vectors[s] = load_value_vector(kv_tile, bits, min(next + s * n, kValueStrips * n - 1u));
 }
 
 // Values of missing tokens need not be numbers: make them 0.

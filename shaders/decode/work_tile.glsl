@@ -52,15 +52,15 @@ QueryColumn query_column(WorkTile work_tile, uint column) {
 
 // Partial results of a work tile, as floats.
 struct Splits {
-    Address outputs;  // [n_splits][n_columns][head_dim]
+    Address outputs;  // [n_splits][n_columns][value_dim]
     Address row_maxes;     // [n_splits][n_columns]
     Address sums;
 };
-Splits find_splits(WorkTile work_tile, uint head_dim) {
+Splits find_splits(WorkTile work_tile, uint value_dim) {
     Splits splits;
     splits.outputs = address_at(push.partials, work_tile.item.first_partial, 4u);
     const uint n = work_tile.item.n_splits * work_tile.n_columns;
-    splits.row_maxes = address_at(splits.outputs, n, 4u * head_dim);
+    splits.row_maxes = address_at(splits.outputs, n, 4u * value_dim);
     splits.sums = address_at(splits.row_maxes, n, 4u);
     return splits;
 }

@@ -17,8 +17,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer Quads {
     uvec4 at[];
 };
 
-// Vectors of 16 bytes of the largest page after the step: 512 channels of 128 tokens at 4 bits.
-const uint kMaxVectors = LK_MAX_PLAIN_DIM * LK_MAX_PAGE_TOKENS * 4u / 8u / 16u / kThreads;
+// Vectors of 16 bytes of the largest page after the step: 576 channels of 128 tokens at 4 bits.
+const uint kMaxVectors = LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS * 4u / 8u / 16u / kThreads;
 
 uvec4 merge_vectors(uint bits, uvec4 low, uvec4 high) {
     const uvec4 even = uvec4(low.xz, high.xz);

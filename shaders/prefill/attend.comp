@@ -10,23 +10,24 @@
 #include "shaders/prefill/store.glsl"
 #include "shaders/prefill/weights.glsl"
 
-void clear_outputs() {
-    reference = vec4(kHidden);
-    sum = vec4(0.0);
-    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
-        outputs[i] = vec4(0.0);
+bool has_beyond(LayerInfo layer, RawEight raw, uint dtype) {
+    bool has = false;
+    [[unroll]] for (uint i = 0u; i < kLaneValues; ++i)
+        has = has || is_beyond_limit(layer, uintBitsToFloat(float_bits_of(raw, dtype, i)));
+    return has;
 }
 
 // A query beyond the layer's limit counts as one that is not there.
 void find_beyond(Mask mask) {
     const uint first = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
     const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
+    const uint dtype = push.q.dtype;
     uvec4 beyond = uvec4(0u);
-    for (uint channel = first; channel < kHeadDim; channel += LK_STRIP_CHANNELS)
+    for (uint channel = kLaneValues * first; channel < kHeadDim;
+         channel += kLaneValues * LK_STRIP_CHANNELS)
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
             if (!is_null(query_rows[i]) &&
-                is_beyond_limit(mask.layer,
-                                load_element(query_rows[i], push.q.dtype, channel)))
+                has_beyond(mask.layer, load_eight(query_rows[i], dtype, channel), dtype))
                 beyond[i] = 1u;
     if (group < kColumnGroups)
         tile_rows[first * kColumnGroups + group] = vec4(beyond);
@@ -182,16 +183,6 @@ void attend_page(Mask mask, EntryView page) {
                          Stage(page.first_token + first, first / LK_TILE_TOKENS,
                                min(kStageTokens, page.n_tokens - first)));
     }
-}
-
-// Over all rows, in their order.
-void add_stats() {
-    tile_rows[gl_LocalInvocationIndex] = sum;
-    barrier();
-    sum = vec4(0.0);
-    for (uint i = 0u; i < kRowGroups; ++i)
-        sum += tile_rows[i * kColumnGroups + column_group()];
-    barrier();
 }
 
 // The sums of all phases are added to those of the first.

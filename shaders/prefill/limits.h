@@ -6,16 +6,19 @@
 #define LK_SHADERS_PREFILL_LIMITS_H
 
 #define LK_TILE_THREADS 256u /* of a workgroup of attend_tile: the lanes of a page's tiles */
-#define LK_TILE_MAX_SPLITS 64u
+#define LK_TILE_MAX_SPLITS 256u
+#define LK_STAGED_PAGE_TOKENS 128u /* of a page of staged tokens */
 #define LK_MATRIX_STAGE_TOKENS 32u /* that attend_prefill_matrix multiplies at once */
-/* Of attend_prefill: channels of values and outputs. */
-#define LK_SPEC_VALUE_DIM LK_SPEC_FIRST_OWN
+/* Of attend_prefill_latent: parts of a head dim, added up afterwards, and threads of a column. */
+#define LK_LATENT_SHARES 8u
+#define LK_LATENT_COLUMN_THREADS 32u
 
 /* Of prefill_slots, up to a head dim. A subgroup has 16 columns; slots hold whole stages. */
 #define LK_SLOT_HEAD_DIM 128u
 #define LK_SLOT_THREADS 384u
 #define LK_SLOT_COLUMNS (LK_SLOT_THREADS / 2u)
 #define LK_SLOT_STAGE_TOKENS 32u
+#define LK_SLOT_MAX_SPLITS 64u
 #define LK_SLOT_TOKENS(n) \
     (((n) + LK_SLOT_STAGE_TOKENS - 1u) / LK_SLOT_STAGE_TOKENS * LK_SLOT_STAGE_TOKENS)
 /* Vectors of a stage's keys, or values, that a thread loads, at most. */
@@ -40,6 +43,21 @@ constexpr uint32_t matrix_tile_columns(uint32_t head_dim, uint32_t shared_bytes)
     return columns >= 16 ? columns : 0;
 }
 
+// Shared memory of a workgroup of attend_prefill_latent, a little more than it takes: a tile of
+// keys, queries, sums of shares and strips.
+constexpr uint32_t latent_shared_bytes(uint32_t head_dim, uint32_t columns) {
+    return 32 * (head_dim + 4) + 2 * columns * head_dim + 64 * columns * LK_LATENT_SHARES +
+           head_dim * 5 / 4 + 128;
+}
+// Columns of a workgroup of it: as many as suit the device, 0 where none do.
+constexpr uint32_t latent_columns(uint32_t head_dim, uint32_t shared_bytes, uint32_t n_threads) {
+    uint32_t columns = 16;
+    while (columns >= 8 && (latent_shared_bytes(head_dim, columns) > shared_bytes ||
+                            LK_LATENT_COLUMN_THREADS * columns > n_threads))
+        columns /= 2;
+    return columns >= 8 ? columns : 0;
+}
+
 // Shared memory of a workgroup of prefill_slots, a little more than it takes.
 constexpr uint32_t slot_shared_bytes(uint32_t head_dim) {
     return 8 * LK_SLOT_STAGE_TOKENS * head_dim + 64;
@@ -53,18 +71,17 @@ constexpr uint32_t tile_columns(uint32_t head_dim, uint32_t n_columns, uint32_t 
 }
 
 // How many splits keep n_workgroups busy, where the columns alone are n_tiles workgroups (all heads
-// and sequences).
-constexpr uint32_t tile_splits(uint64_t n_tiles, uint32_t n_workgroups) {
+// and sequences), and the longest sequence has n_pages.
+constexpr uint32_t tile_splits(uint64_t n_tiles, uint32_t n_workgroups, uint32_t n_pages) {
+    const uint32_t most = n_pages < LK_TILE_MAX_SPLITS ? n_pages : LK_TILE_MAX_SPLITS;
     const uint64_t splits = n_tiles ? n_workgroups / n_tiles : 1;
-    return splits < 1                    ? 1
-           : splits < LK_TILE_MAX_SPLITS ? static_cast<uint32_t>(splits)
-                                         : LK_TILE_MAX_SPLITS;
+    return splits <= 1 || !most ? 1 : splits < most ? static_cast<uint32_t>(splits) : most;
 }
 
 // The same of attend_prefill_slots, where a core has a workgroup at a time: the splits by which the
 // last turn of all cores is fullest. The partial results of a split cost a 256th of the dispatch.
 constexpr uint32_t slot_splits(uint64_t n_tiles, uint32_t n_workgroups, uint32_t n_cores) {
-    const uint32_t most = tile_splits(n_tiles, n_workgroups);
+    const uint32_t most = tile_splits(n_tiles, n_workgroups, LK_SLOT_MAX_SPLITS);
     uint32_t best = 1;
     uint64_t best_cost = UINT64_MAX;
     for (uint64_t n = 1; n <= most; ++n) {

@@ -8,7 +8,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "shaders/prefill/shape.glsl"
-#include "shaders/prefill/sides.glsl"
+#include "shaders/prefill/channels.glsl"
 
 // The operands between two barriers: a strip of a stage's keys, or k of kPhases tiles of its
 // values, from first_quad on.
@@ -113,7 +113,7 @@ void store_rows(Side side, Stage stage, Step step, LaneWords words) {
 Address query_rows[4];
 
 void find_query_rows(Mask mask) {
-    for (uint i = 0u; i < 4u; ++i) {
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         const uint column = gl_LocalInvocationIndex / LK_STRIP_CHANNELS * 4u + i;
         const QueryColumn query = query_column(mask, mask.first_column + column);
         query_rows[i] = Address(0u);

@@ -8,14 +8,13 @@
 #define LK_SHADERS_PREFILL_MASK_GLSL
 
 #include "shaders/layout.glsl"
+#include "shaders/prefill/limits.h"
 
 #ifdef LK_SLOTS
 layout(push_constant) uniform PushBlock { SlotPush push; };
 #else
 layout(push_constant) uniform PushBlock { TilePush push; };
 #endif
-
-const uint kStagedTokens = 128u;  // of a page of staged tokens
 
 // Pages of a list that a window leaves: the first n_sinks and those from `window` on.
 struct Runs {

@@ -7,7 +7,7 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/prefill/sides.glsl"
+#include "shaders/prefill/channels.glsl"
 
 const uint kStageLanes = kStageTiles * kStrips * LK_LANES;
 const uint kLoads = (kStageLanes + kThreads - 1u) / kThreads;  // of an invocation in a stage

@@ -34,16 +34,16 @@ Runs find_blocks(Mask mask) {
 // How many staged pages begin before `token`, or, with round 0, end before it.
 uint staged_before(Mask mask, uint token, uint round) {
     const uint n_history = mask.sequence.n_history;
-    return token > n_history ? (token - n_history + round) / kStagedTokens : 0u;
+    return token > n_history ? (token - n_history + round) / LK_STAGED_PAGE_TOKENS : 0u;
 }
 Runs find_staged(Mask mask, uint last_token) {
     if (mask.sequence.new_in_blocks)
         return make_runs(0u, 0u, 0u);
-    const uint n = last_token / kStagedTokens + 1u;
+    const uint n = last_token / LK_STAGED_PAGE_TOKENS + 1u;
     if (mask.window_begin == 0u)
         return make_runs(n, 0u, 0u);
     return make_runs(n,
-                     staged_before(mask, mask.layer.window_sink_tokens, kStagedTokens - 1u),
+                     staged_before(mask, mask.layer.window_sink_tokens, LK_STAGED_PAGE_TOKENS - 1u),
                      staged_before(mask, mask.window_begin, 0u));
 }
 
@@ -119,13 +119,13 @@ EntryView view_block(Mask mask, uint row) {
 
 EntryView view_staged(Mask mask, uint index) {
     const SequenceInfo sequence = mask.sequence;
-    const uint first = index * kStagedTokens;
+    const uint first = index * LK_STAGED_PAGE_TOKENS;
     const uint row = mask.kv_head * push.n_tokens + sequence.first_new + first;
     EntryView view;
     view.keys.payload = address_at(push.staged_k, row, 2u * mask.layer.head_dim);
     view.values.payload = address_at(push.staged_v, row, 2u * mask.layer.value_dim);
     view.is_staged = true;
-    view_tokens(mask, sequence.n_history + first, kStagedTokens,
+    view_tokens(mask, sequence.n_history + first, LK_STAGED_PAGE_TOKENS,
                 sequence.n_history + sequence.n_new, view);
     return view;
 }

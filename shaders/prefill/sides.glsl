@@ -12,10 +12,10 @@
 #include "shaders/prefill/pages.glsl"
 #include "shaders/dequantize.glsl"
 
-// Strips and channels of the pages that are loaded.
-const uint kMaxStrips = LK_MAX_PLAIN_DIM / LK_STRIP_CHANNELS;
-shared StripPosition shared_strips[2][kMaxStrips];                           // of keys and of values
-shared uint shared_channels[kHeadDim];                                    // of the slots of keys
+// Strips of the pages that are loaded, of keys and of values, which pages of latents are not.
+const uint kSides = kValueStrips > 0u ? 2u : 1u;
+const uint kSideStrips = kStrips > kValueStrips ? kStrips : kValueStrips;
+shared StripPosition shared_strips[kSides][kSideStrips];
 
 // The keys or the values of a page.
 struct Side {
@@ -49,18 +49,14 @@ uint slot_channel(Side keys, uint slot) {
     return is_null(permutation) ? slot : load_channel(permutation, kHeadDim, slot);
 }
 
-// The positions of a page's strips, and its channels. They are there after the next barrier.
+// The positions of a page's strips. They are there after the next barrier.
 void find_strips(Mask mask, EntryView page) {
     const uint i = gl_LocalInvocationIndex;
-    const Side side = find_side(mask, page, i / kMaxStrips == 1u);
-    const uint strip = i % kMaxStrips;
+    const Side side = find_side(mask, page, i / kSideStrips == 1u);
+    const uint strip = i % kSideStrips;
     const uint n_strips = side.is_value ? kValueStrips : kStrips;
-    if (i < 2u * kMaxStrips && strip < n_strips && !page.is_staged)
-        shared_strips[i / kMaxStrips][strip] = find_strip(side.info, strip);
-}
-void find_channels(Side keys) {
-    for (uint slot = gl_LocalInvocationIndex; slot < kHeadDim; slot += gl_WorkGroupSize.x)
-        shared_channels[slot] = slot_channel(keys, slot);
+    if (i < kSides * kSideStrips && strip < n_strips && !page.is_staged)
+        shared_strips[i / kSideStrips][strip] = find_strip(side.info, strip);
 }
 
 // A lane of a tile.

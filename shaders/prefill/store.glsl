@@ -13,21 +13,23 @@
 vec4 outputs[kOutputRows];  // not yet divided by the sum of weights
 bvec4 is_beyond;            // of the invocation's columns: the query is beyond the limit
 
+// What an index chooses would lie in local memory.
+float component(vec4 v, uint i) { return i < 2u ? i == 0u ? v.x : v.y : i == 2u ? v.z : v.w; }
+
 // The sums of weights are those of all tokens, relative to `base`.
 void store_columns(Mask mask, uint tile, vec4 base) {
-    const vec4 sums = sum;  // what an index chooses lies in local memory
-    const bvec4 are_beyond = is_beyond;
+    const vec4 sums = mix(sum, vec4(kBeyond), is_beyond);
     for (uint i = 0u; i < 4u; ++i) {
         const uint column = lane_column(i);
         if (column >= mask.n_columns)
             continue;
-        const Total total = Total(base[i], are_beyond[i] ? kBeyond : sums[i]);
+        const Total total = Total(component(base, i), component(sums, i));
         const Destination to = store_total(mask, tile, column, total);
         [[unroll]] for (uint at = 0u; at < kOutputRows; ++at) {
             const uint channel = output_channel(at);
             if (channel < kValueDim)
                 store_element(to.row, to.dtype, channel,
-                              output_of(to.total, outputs[at][i] * to.factor));
+                              output_of(to.total, component(outputs[at], i) * to.factor));
         }
     }
 }

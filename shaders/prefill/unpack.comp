@@ -137,10 +137,10 @@ void main() {
             unpack_block(mask, block, slots, min(block.capacity_tokens, end - block.first_token));
         return;
     }
-    const uint first = (gl_WorkGroupID.x - sequence.n_attended) * kStagedTokens;
+    const uint first = (gl_WorkGroupID.x - sequence.n_attended) * LK_STAGED_PAGE_TOKENS;
     if (sequence.new_in_blocks || first >= sequence.n_new)
         return;
     const uint row = mask.kv_head * push.n_tokens + sequence.first_new + first;
     copy_staged(slots, address_at(is_value() ? push.staged_v : push.staged_k, row, 2u * kHeadDim),
-                sequence.n_history + first, min(kStagedTokens, sequence.n_new - first));
+                sequence.n_history + first, min(LK_STAGED_PAGE_TOKENS, sequence.n_new - first));
 }

@@ -26,6 +26,23 @@ void raise_references(vec4 highest) {
         outputs[i] *= shrink;
 }
 
+void clear_outputs() {
+    reference = vec4(kHidden);
+    sum = vec4(0.0);
+    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
+        outputs[i] = vec4(0.0);
+}
+
+// Sums of weights over all rows, in their order.
+void add_stats() {
+    tile_rows[gl_LocalInvocationIndex] = sum;
+    barrier();
+    sum = vec4(0.0);
+    for (uint i = 0u; i < kRowGroups; ++i)
+        sum += tile_rows[i * kColumnGroups + column_group()];
+    barrier();
+}
+
 // Scores become weights. All invocations have left the products of keys when it returns.
 void weigh() {
     const vec4 highest = find_highest();

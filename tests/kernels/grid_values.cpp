@@ -113,6 +113,44 @@ void add_large_latents(std::vector<Case> *all) {
     }
 }
 
+// Steps of few query columns over pages of 128 tokens whose codes Vulkan's decode multiplies as
+// they are, and over their splits. Each dims have every second kind of keys.
+void add_short_steps(std::vector<Case> *all) {
+    uint32_t turns[13] = {};
+    for (const Dims dims :
+         {Dims{192, 128}, {64, 128}, {128, 64}, {320, 256}, {256, 512}, {512, 32}, {64, 320}})
+        for (const Keys &keys : kKinds) {
+            if (keys.per_token || keys.bits % 2 || next_of({0, 1}, turns + 12))
+                continue;
+            Case c;
+            c.head_dim = dims.key;
+            c.value_dim = dims.value;
+            set_keys(keys, &c);
+            c.value_bits = next_of({2, 4, 1, 8, 16}, turns);
+            c.key_group = next_of({0, 32, 0, 64}, turns + 1);
+            if (next_of({0, 1, 0}, turns + 2))
+                c.value_group = dims.value > 256 ? 64 : dims.value > 64 ? 48 : 32;
+            c.f8 = next_of({0, 1}, turns + 3);
+            c.group = next_of({4, 8, 1, 5, 16}, turns + 4);
+            c.n_new = c.group > 5 ? 1 : next_of({1, 3, 2}, turns + 5);
+            c.tree = c.n_new == 3;
+            c.n_kv_heads = next_of({1, 2}, turns + 6);
+            c.packed_pages = next_of({3, 17, 0, 9}, turns + 7);
+            c.raw_between = next_of({0, 0, 1}, turns + 8);
+            c.tail_tokens = next_of({19, 131, 0}, turns + 9);
+            c.window = next_of({0, 0, 0, 130}, turns + 10);
+            c.centers = turns[0] % 3 == 1;
+            c.scales = turns[0] % 4 == 1;
+            c.rotated = turns[0] % 5 == 2;
+            c.sinks = turns[0] % 6 == 3;
+            c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;
+            c.n_sequences = next_of({1, 2, 1, 3}, turns + 11);
+            c.spread = turns[0] % 2;
+            c.dtype = std::vector<lk_dtype>{LK_F16, LK_F32, LK_BF16}[turns[0] % 3];
+            all->push_back(c);
+        }
+}
+
 }  // namespace
 
 std::vector<Case> value_dim_cases() {
@@ -166,6 +204,7 @@ std::vector<Case> value_dim_cases() {
     c.page_tokens = 64;
     c.tail_tokens = 19;
     all.push_back(c);
+    add_short_steps(&all);
     return all;
 }
 

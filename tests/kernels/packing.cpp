@@ -33,6 +33,12 @@ struct Half {
         : payload(payload_bytes(layout)), metadata(metadata_bytes(layout)) {}
 };
 
+LayerView layer_of(uint32_t head_dim) {
+    LayerView layer = {1, 1, head_dim, 0, 0, 1, 0, nullptr, nullptr};
+    layer.value_dim = head_dim;
+    return layer;
+}
+
 // One page of values, its packed bytes, and where a backend is to put them.
 struct Page {
     size_t target, raw;  // classes
@@ -180,8 +186,7 @@ void check_packing(const Case &c, const Device &device) {
     for (uint32_t i = 0; i < c.head_dim; ++i)
         store_channel(permutation.data(), c.head_dim, i, c.head_dim - 1 - i);
     OpenCache cache(device, packing_formats(c, permutation.data()),
-                    {kRawKeys, kKeys, kRawValues, kValues, kKeys},
-                    {1, 1, c.head_dim, 0, 0, 1, 0, nullptr, nullptr}, 1);
+                    {kRawKeys, kKeys, kRawValues, kValues, kKeys}, layer_of(c.head_dim), 1);
     Random random(7);
     std::vector<Page> pages;
     for (uint32_t kind = 0; kind < kKinds; ++kind)
@@ -294,8 +299,7 @@ void expect_run(const Device &device, const Shrinking &run) {
 
 void check_shrinking(const Device &device) {
     OpenCache cache(device, packing_formats({}, nullptr),
-                    {kRawKeys, kKeys, kRawValues, kValues, kKeys},
-                    {1, 1, 64, 0, 0, 1, 0, nullptr, nullptr}, 1);
+                    {kRawKeys, kKeys, kRawValues, kValues, kKeys}, layer_of(64), 1);
     Random random(23);
     std::vector<Shrinking> runs = make_shrinkings(device, &random);
     std::vector<ShrinkItem> items;
@@ -368,7 +372,7 @@ void check_moving(const Device &device) {
         for (const Side side : {Side::kKey, Side::kValue})
             for (const uint32_t tokens : {128u, 32u})
                 formats.push_back({raw_layout(side, head_dim, tokens), nullptr, Ranking::kNone, 0});
-    OpenCache cache(device, formats, {0, 0, 2, 2, 0}, {1, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
+    OpenCache cache(device, formats, {0, 0, 2, 2, 0}, layer_of(32), 1);
     Random random(31);
     std::vector<Moving> pages;
     for (size_t c = 0; c < formats.size(); ++c)

@@ -73,10 +73,10 @@ void Machine::choose_layers() {
     geometry_.layers = layers_.data();
 }
 
-// Values of another dim than keys, or channels of these. Devices have neither; the first steps of a
-// cache with a full budget are those of a chosen seed.
+// Values of another dim than keys, or channels of these. The first steps of a cache with a full
+// budget are those of a chosen seed.
 void Machine::choose_values(lk_layer *layer) {
-    if (options_.is_full || options_.device->backend != LK_BACKEND_CPU)
+    if (options_.is_full)
         return;
     if (choices_.one_in(4)) {
         layer->value_dim = 32 + 16 * choices_.below(3);

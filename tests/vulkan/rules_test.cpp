@@ -34,12 +34,14 @@ constexpr uint32_t kMostPipelines = 12;
 
 class Plan {
   public:
-    Plan(const std::vector<Layer> &layers, lk::Metadata metadata, uint32_t head_dim = kHeadDim)
-        : head_dim_(head_dim) {
+    // value_dim: 0 = head_dim
+    Plan(const std::vector<Layer> &layers, lk::Metadata metadata, uint32_t head_dim = kHeadDim,
+         uint32_t value_dim = 0)
+        : head_dim_(head_dim), value_dim_(value_dim ? value_dim : head_dim) {
         for (uint32_t i = 0; i < kHeadDim; ++i)
             permutation_[i] = static_cast<uint8_t>(kHeadDim - 1 - i);
         formats_.push_back({lk::raw_layout(Side::kKey, head_dim, 128), nullptr, {}, 0});
-        formats_.push_back({lk::raw_layout(Side::kValue, head_dim, 128), nullptr, {}, 0});
+        formats_.push_back({lk::raw_layout(Side::kValue, value_dim_, 128), nullptr, {}, 0});
         for (const Layer &layer : layers) {
             first_entries_.push_back(static_cast<uint32_t>(entries_.size()));
             for (const Head &head : layer)
@@ -47,7 +49,8 @@ class Plan {
             lk::LayerView view{};
             view.n_query_heads = 4 * kHeads;
             view.n_kv_heads = kHeads;
-            view.head_dim = view.value_dim = head_dim;
+            view.head_dim = head_dim;
+            view.value_dim = value_dim_;
             views_.push_back(view);
         }
         layout_.formats = formats_.data();
@@ -63,7 +66,8 @@ class Plan {
 
   private:
     lk::PageLayout packed(Side side, lk::Metadata metadata, uint32_t group) const {
-        lk::PageLayout made = lk::raw_layout(side, head_dim_, 128);
+        lk::PageLayout made =
+            lk::raw_layout(side, side == Side::kKey ? head_dim_ : value_dim_, 128);
         made.strips[lk::kPlane16] = 0;
         made.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
         made.metadata = metadata;
@@ -77,7 +81,7 @@ class Plan {
         key.strips[lk::kPlane2] = static_cast<uint16_t>((head_dim_ - head.n8 - head.n4) / 16);
         key.n_shared = static_cast<uint16_t>(head.n_shared);
         lk::PageLayout value = packed(Side::kValue, metadata, head.value_group);
-        value.strips[lk::plane_of(head.value_bits)] = static_cast<uint16_t>(head_dim_ / 16);
+        value.strips[lk::plane_of(head.value_bits)] = static_cast<uint16_t>(value_dim_ / 16);
         const auto at = static_cast<uint16_t>(formats_.size());
         const bool is_ordered = head.n8 + head.n4 + head.n_shared != 0;
         formats_.push_back({key, is_ordered ? permutation_ : nullptr, {}, 0});
@@ -86,6 +90,7 @@ class Plan {
     }
 
     const uint32_t head_dim_;
+    const uint32_t value_dim_;
     uint8_t permutation_[kHeadDim];  // of layers whose heads are as wide
     std::vector<lk::PageFormat> formats_;
     std::vector<lk::LayerView> views_;
@@ -238,8 +243,8 @@ void pairs_need_no_matrices(void **) {
             const uint32_t columns = rules.tile_columns(0, 1);
             const uint32_t threads = rules.threads(0, columns);
             assert_in_range(
-                lk::vulkan::decode_shared_bytes(kHeadDim, columns, threads / LK_LANES, arithmetic,
-                                                true, rules.vector_folds(0), 0),
+                lk::vulkan::decode_shared_bytes({kHeadDim, kHeadDim}, columns, threads / LK_LANES,
+                                                arithmetic, true, rules.vector_folds(0), 0),
                 1, shared_bytes);
             if (shared_bytes > 16384)
                 assert_int_equal(threads, rules.threads(1, columns));
@@ -283,6 +288,43 @@ void teams_share_pages_of_wide_heads(void **) {
             assert_int_equal(rules.page_teams(0, columns), head_dim > 256 ? n_teams : 1);
             assert_int_equal(shape.n_readers, head_dim > 256 ? 1 : n_teams);
             assert_int_equal(shape.turn_bytes, head_dim > 256 ? 4 * 128 * head_dim : 0);
+        }
+}
+
+// Layers whose values have another dim than keys run the vector kernel, also on devices with
+// matrices; latent layers have no values to read.
+void other_value_dims_have_no_matrices(void **) {
+    struct Expected {
+        uint32_t head_dim;
+        uint32_t value_dim;
+        uint32_t value_group;
+        uint32_t value_steps;
+        bool shares_pages;
+    };
+    const Expected all[] = {{192, 128, 128, 4, false},
+                            {128, 64, 64, 2, false},
+                            {64, 128, 48, 5, false},
+                            {128, 512, 512, 16, true},
+                            {512, 32, 32, 1, true}};
+    const lk::vulkan::Traits traits = device_with_matrices();
+    for (const Expected &expected : all)
+        for (const bool is_latent : {false, true}) {
+            const Plan plan({Layer(kHeads, {128, 0, 0, 0, 2, expected.value_group})},
+                            lk::Metadata::kF16, expected.head_dim, expected.value_dim);
+            lk::LayerView view = plan.layout().layers[0];
+            view.is_latent = is_latent;
+            lk::CacheLayout layout = plan.layout();
+            layout.layers = &view;
+            DecodeRules rules(lk::default_allocator(), traits);
+            assert_true(rules.open(layout));
+            assert_int_equal(rules.takes(0), !is_latent);
+            assert_true(rules.arithmetic(0) == lk::vulkan::DecodeArithmetic::kFloat16);
+            assert_int_equal(rules.value_steps(0), expected.value_steps);
+            const uint32_t columns = rules.tile_columns(0, 1);
+            assert_int_equal(rules.page_teams(0, columns) > 1, expected.shares_pages);
+            assert_int_equal(
+                rules.shape(0, kHeads, 4).turn_bytes,
+                expected.shares_pages ? 2 * 128 * (expected.head_dim + expected.value_dim) : 0);
         }
 }
 
@@ -349,6 +391,7 @@ int main() {
         cmocka_unit_test(pairs_need_no_matrices),
         cmocka_unit_test(layers_without_room_are_not_taken),
         cmocka_unit_test(teams_share_pages_of_wide_heads),
+        cmocka_unit_test(other_value_dims_have_no_matrices),
         cmocka_unit_test(teams_take_small_pages_together),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
         cmocka_unit_test(splits_fill_the_last_turn),

@@ -83,7 +83,7 @@ lk_status NewBlocks::list_pages(const CacheLayout &layout, const AppendArgs &arg
             const PackItem item =
                 staged_page(args, layout.formats, fresh.block->entries[args.first_entry + head],
                             head, fresh.first_token, page % 2);
-            if (!is_ranked_by_queries(item))
+            if (!item.target->layout.is_absent() && !is_ranked_by_queries(item))
                 items_.push(item);
         }
     *out = &items_;

@@ -43,8 +43,8 @@ bool Splits::same_kind(uint32_t a, uint32_t b) const {
                                 formats[b].formats)))
         return false;
     return x.n_query_heads == y.n_query_heads && x.n_kv_heads == y.n_kv_heads &&
-           x.head_dim == y.head_dim && x.window_tokens == y.window_tokens &&
-           x.window_sink_tokens == y.window_sink_tokens &&
+           x.head_dim == y.head_dim && x.value_dim == y.value_dim &&
+           x.window_tokens == y.window_tokens && x.window_sink_tokens == y.window_sink_tokens &&
            std::memcmp(layout_.entry_formats + layout_.first_entries[a],
                        layout_.entry_formats + layout_.first_entries[b],
                        x.n_kv_heads * sizeof *layout_.entry_formats) == 0;
@@ -64,7 +64,7 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
     if (!kind_of_.resize(layout.n_layers))
         return false;
     uint32_t heads = 0;
-    uint32_t head_dim = 0;
+    uint32_t value_dim = 0;
     for (uint32_t layer = 0; layer < layout.n_layers; ++layer) {
         uint32_t k = 0;
         while (k < kinds_.size() && !same_kind(kinds_[k].layer, layer))
@@ -73,8 +73,7 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
             return false;
         kind_of_[layer] = k;
         heads = layout.layers[layer].n_kv_heads > heads ? layout.layers[layer].n_kv_heads : heads;
-        head_dim =
-            layout.layers[layer].head_dim > head_dim ? layout.layers[layer].head_dim : head_dim;
+        value_dim = std::max(value_dim, layout.layers[layer].value_dim);
     }
     const uint32_t sequences = layout.max_sequences < layout.max_step_tokens
                                    ? layout.max_sequences
@@ -84,7 +83,7 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
     // Each form of a work tile has a split at least.
     max_items_ = split_items + (1 + limits_.max_forms) * n_counters_ + limits_.n_ahead;
     const uint64_t n_splits = split_items + uint64_t{limits_.max_forms - 1} * n_counters_;
-    partial_floats_ = n_splits * limits_.max_tile_columns * (head_dim + 2);
+    partial_floats_ = n_splits * limits_.max_tile_columns * (value_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     uint32_t n_forms = 0;  // of all kinds
     uint32_t n_parts = 0;  // of a work tile
@@ -120,7 +119,7 @@ uint64_t Splits::block_bytes(const BatchSequence &sequence, const Block &block,
                metadata_bytes(value);
     const uint64_t rest = sequence.n_history + sequence.n_new - block.first_token;
     const uint64_t tokens = rest < block.capacity_tokens ? rest : block.capacity_tokens;
-    return round_up(tokens, LK_TILE_TOKENS) * key.head_dim * 4;
+    return round_up(tokens, LK_TILE_TOKENS) * (key.head_dim + value.head_dim) * 2;
 }
 
 // Blocks visible to the step's tokens, in runs of raw and of packed ones. Raw blocks between packed
@@ -405,7 +404,7 @@ uint32_t Splits::write_ranges(const Batch &batch, const Kind &kind, WorkItem *it
         item.n_splits = static_cast<uint16_t>(n_splits);
         item.first_partial = partial;
         if (n_splits > 1)
-            partial += n_splits * limits_.max_tile_columns * (layer.head_dim + 2);
+            partial += n_splits * limits_.max_tile_columns * (layer.value_dim + 2);
         item.packed_begin = work_tile.packed.begin;
         for (uint32_t split = 0; split < n_splits; ++split, ++i) {
             for (uint32_t k = 0; k < 2; ++k) {
@@ -440,7 +439,7 @@ void Splits::write_part(const BatchSequence &sequence, const Kind &kind, uint32_
         item.work_tile = work_tile.tile_index + tile;
         item.first_partial =
             work_tile.first_partial + (work_tile.n_splits > 1 ? tile : 0) * work_tile.n_splits *
-                                          limits_.max_tile_columns * (layer.head_dim + 2);
+                                          limits_.max_tile_columns * (layer.value_dim + 2);
         if (shape.splits_packed_only) {
             split_packed_only(sequence, kind, entry, form, work_tile, part, item, n_items, items);
             split_raw(work_tile, part, item, n_items, items);

@@ -24,7 +24,9 @@ Splits::TurnCut Splits::cut_turns(const Kind &kind, const WorkTileBlocks &work_t
     const uint32_t n = shape.n_readers;
     const uint32_t n_pages = work_tile.packed.size();
     const double page = static_cast<double>(work_tile.packed.bytes) / n_pages + shape.turn_bytes;
-    const uint64_t tile_bytes = uint64_t{4} * LK_TILE_TOKENS * layout_.layers[kind.layer].head_dim;
+    const LayerView &layer = layout_.layers[kind.layer];
+    const uint64_t tile_bytes =
+        uint64_t{2} * LK_TILE_TOKENS * (layer.head_dim + layer.stored_value_dim());
     const uint32_t n_raw = work_tile.raw[0].size() + work_tile.raw[1].size();
     const auto raw_tiles =
         static_cast<uint32_t>((work_tile.raw[0].bytes + work_tile.raw[1].bytes) / tile_bytes);

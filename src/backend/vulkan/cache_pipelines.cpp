@@ -50,6 +50,11 @@ uint32_t matrix_columns(const Traits &traits, const LayerView &layer) {
                : 0;
 }
 
+// Of a workgroup over latents; 0 where the device has too little shared memory.
+uint32_t most_latent_columns(const Traits &traits, const LayerView &layer) {
+    return latent_columns(layer.head_dim, traits.max_shared_bytes, traits.max_workgroup_size);
+}
+
 uint32_t decode_merge_threads(const Traits &traits) {
     return traits.max_workgroup_size < kDecodeMergeThreads ? kMergeThreads : kDecodeMergeThreads;
 }
@@ -65,8 +70,9 @@ PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t co
 }  // namespace
 
 uint32_t prefill_columns(const Traits &traits, const LayerView &layer, uint32_t n_columns) {
-    return tile_columns(std::max(layer.head_dim, layer.value_dim), n_columns,
-                        matrix_columns(traits, layer));
+    return layer.is_latent ? most_latent_columns(traits, layer)
+                           : tile_columns(std::max(layer.head_dim, layer.value_dim), n_columns,
+                                          matrix_columns(traits, layer));
 }
 
 bool has_slot_pipelines(const Traits &traits, const LayerView &layer) {
@@ -89,6 +95,14 @@ lk_status CachePipelines::check_device() const {
         return fail(LK_E_UNSUPPORTED,
                     "the device has %u bytes of shared memory, head dims above %u need %u",
                     traits_->max_shared_bytes, kFewChannels, kManySharedBytes);
+    for (uint32_t l = 0; l < layout_->n_layers; ++l) {
+        const LayerView &layer = layout_->layers[l];
+        if (layer.is_latent && !most_latent_columns(*traits_, layer))
+            return fail(LK_E_UNSUPPORTED,
+                        "the device has %u bytes of shared memory, latents of %u channels need %u",
+                        traits_->max_shared_bytes, layer.head_dim,
+                        latent_shared_bytes(layer.head_dim, 8));
+    }
     return LK_OK;
 }
 
@@ -161,7 +175,7 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     most_channels_ = kFewChannels;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         if (std::max(layout.layers[l].head_dim, layout.layers[l].value_dim) > kFewChannels)
-            most_channels_ = LK_MAX_PLAIN_DIM;
+            most_channels_ = LK_MAX_HEAD_DIM;
     LK_TRY(check_device());
     bool has_memory = layers_.resize(layout.n_layers);
     for (uint32_t l = 0; has_memory && l < layout.n_layers; ++l)
@@ -186,8 +200,9 @@ PipelineSpec CachePipelines::fixed_spec(FixedKernel kernel) const {
     switch (kernel) {
         case kAppendKernel:
         case kAppendRotatedKernel:
+        case kAppendLatentKernel:
             return make_spec(shaders::append,
-                             {{LK_SPEC_THREADS, LK_ROTATE_THREADS},
+                             {{LK_SPEC_THREADS, append_threads(kernel == kAppendLatentKernel)},
                               {LK_SPEC_ROTATES, kernel == kAppendRotatedKernel}},
                              0);
         case kPackKernel:
@@ -228,6 +243,7 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                           {LK_SPEC_HEAD_DIM, view.head_dim},
                           {LK_SPEC_SUBGROUP, subgroup},
                           {LK_SPEC_COLUMNS, columns},
+                          {LK_SPEC_VALUE_DIM, view.value_dim},
                           {LK_SPEC_GROUPED, rules_->is_grouped(layer)},
                           {LK_SPEC_SHARED, rules_->has_shared(layer)},
                           {LK_SPEC_KEY_FOLDS, std::max(rules_->vector_folds(layer), 1u)},
@@ -260,13 +276,16 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
 // Matrices have a size of their own.
 PipelineSpec CachePipelines::tile_spec(const LayerView &layer, uint32_t columns) const {
     const bool has_matrices = columns == matrix_columns(*traits_, layer);
-    if (!has_matrices)
-        return make_spec(shaders::attend_prefill,
-                         {{LK_SPEC_THREADS, LK_TILE_THREADS},
+    if (!has_matrices) {
+        const uint32_t threads =
+            layer.is_latent ? LK_LATENT_COLUMN_THREADS * columns : LK_TILE_THREADS;
+        return make_spec(layer.is_latent ? shaders::attend_prefill_latent : shaders::attend_prefill,
+                         {{LK_SPEC_THREADS, threads},
                           {LK_SPEC_HEAD_DIM, layer.head_dim},
                           {LK_SPEC_COLUMNS, columns},
                           {LK_SPEC_VALUE_DIM, layer.value_dim}},
                          0);
+    }
     const uint32_t subgroup = team_subgroup(*traits_);
     return make_spec(shaders::attend_prefill_matrix,
                      {{LK_SPEC_THREADS, 2 * columns},
@@ -284,9 +303,9 @@ bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form
                                  uint32_t page_parts) {
     AttendPipelines *of = &layers_[layer].decode[size_of(layers_[layer].decode, columns)];
     VkPipeline *attend = &forms_[form_index(layer, *of, form, page_parts)];
-    const uint32_t head_dim = layout_->layers[layer].head_dim;
+    const uint32_t value_dim = layout_->layers[layer].value_dim;
     return (*attend || want(decode_spec(layer, columns, form, page_parts), attend)) &&
-           (of->merge || want(merge_spec(shaders::attend_decode_merge, head_dim, columns,
+           (of->merge || want(merge_spec(shaders::attend_decode_merge, value_dim, columns,
                                          decode_merge_threads(*traits_)),
                               &of->merge));
 }

@@ -42,6 +42,7 @@ struct AttentionScoresPipelines {
 enum FixedKernel : uint32_t {
     kAppendKernel,
     kAppendRotatedKernel,
+    kAppendLatentKernel,
     kPackKernel,
     kDequantizeKernel,
     kMoveKernel,
@@ -54,7 +55,9 @@ enum FixedKernel : uint32_t {
 
 // The kernel that appends to a layer.
 inline FixedKernel append_kernel(const LayerView &layer) {
-    return layer.key_rotation ? kAppendRotatedKernel : kAppendKernel;
+    return layer.is_latent      ? kAppendLatentKernel
+           : layer.key_rotation ? kAppendRotatedKernel
+                                : kAppendKernel;
 }
 
 class CachePipelines {

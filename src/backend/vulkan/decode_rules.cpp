@@ -35,9 +35,9 @@ constexpr uint32_t kFewForms = 4;       // of a plan, which may be constants of 
 constexpr uint32_t kMostForms = 16;     // of a layer whose pages change their form
 
 // Pairs of strips when channels are in groups of `group`.
-uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
-    const uint32_t rest = head_dim % group;
-    return head_dim / group * static_cast<uint32_t>(ceil_div(group, 2 * LK_STRIP_CHANNELS)) +
+uint32_t value_steps_of(uint32_t value_dim, uint32_t group) {
+    const uint32_t rest = value_dim % group;
+    return value_dim / group * static_cast<uint32_t>(ceil_div(group, 2 * LK_STRIP_CHANNELS)) +
            static_cast<uint32_t>(ceil_div(rest, 2 * LK_STRIP_CHANNELS));
 }
 
@@ -141,16 +141,21 @@ bool DecodeRules::number_formats(const CacheLayout &layout) {
     return true;
 }
 
+// Kernels of matrices have one dim for keys and for values.
+bool DecodeRules::can_have_matrices(const LayerView &view) const {
+    return traits_.cooperative_matrix && !view.is_uneven() && view.head_dim <= LK_MATRIX_HEAD_DIM;
+}
+
 DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t index) const {
     const LayerView &view = layout.layers[index];
     Layer layer = {view.n_query_heads / view.n_kv_heads,
-                   view.head_dim,
-                   !view.is_uneven(),
+                   {view.head_dim, view.value_dim},
+                   !view.is_latent,
                    false,
                    false,
-                   traits_.cooperative_matrix && view.head_dim <= LK_MATRIX_HEAD_DIM,
+                   can_have_matrices(view),
                    1,
-                   value_steps_of(view.head_dim, view.head_dim),
+                   value_steps_of(view.value_dim, view.value_dim),
                    bytes_of_parameter(Metadata::kF16),
                    0,
                    0,
@@ -172,7 +177,7 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
         layer.is_grouped = layer.is_grouped || info.parameter_bytes != 2 || info.n_groups > 1;
         if (info.is_value)
             layer.value_steps =
-                std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
+                std::max(layer.value_steps, value_steps_of(view.value_dim, info.group));
         else
             layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
         return true;
@@ -187,7 +192,7 @@ DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t i
 // takes?
 bool DecodeRules::has_room(uint32_t layer) const {
     const Layer &of = layers_[layer];
-    return of.has_matrices || decode_shared_bytes(of.head_dim, tile_columns(layer, UINT32_MAX), 1,
+    return of.has_matrices || decode_shared_bytes(of.dims, tile_columns(layer, UINT32_MAX), 1,
                                                   arithmetic(layer), traits_.subgroup, folds(layer),
                                                   higher_slots(layer)) <= traits_.max_shared_bytes;
 }
@@ -308,7 +313,7 @@ bool DecodeRules::open(const CacheLayout &layout) {
             if (!forms_.push(kRawForm))
                 return false;
         } else if (layer.n_forms == 1) {
-            make_plain(layer.head_dim, &forms_[layer.first_form]);
+            make_plain(layer.dims.keys, &forms_[layer.first_form]);
         }
         for (uint32_t i = 0; layer.has_matrices && i < layer.n_forms; ++i)
             layer.key_folds = std::max(layer.key_folds, forms_[layer.first_form + i].key_folds);
@@ -343,7 +348,8 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns)
     const uint32_t n_teams = page_teams(layer, columns);
     // A page that teams share takes them as long whatever its widths, so an item has a block less
     // or more.
-    const uint32_t raw_page_bytes = 4 * LK_MAX_PAGE_TOKENS * layers_[layer].head_dim;
+    const DecodeDims &dims = layers_[layer].dims;
+    const uint32_t raw_page_bytes = 2 * LK_MAX_PAGE_TOKENS * (dims.keys + dims.values);
     gpu::SplitShape shape = {n_workers,
                              threads(layer, columns) / LK_LANES / n_teams,
                              columns,
@@ -374,7 +380,7 @@ DecodeArithmetic DecodeRules::arithmetic(uint32_t layer) const {
 
 uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
     const uint32_t group = layers_[layer].group;
-    return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group,
+    return decode_columns(layers_[layer].dims, n_columns > group ? kMaxColumns : group,
                           arithmetic(layer));
 }
 
@@ -385,7 +391,7 @@ uint32_t DecodeRules::page_parts(uint32_t layer) const {
     if (!of.has_matrices || !of.widths || has_pushed_forms(layer))
         return 1;
     const PageForm &form = forms_[of.first_form];
-    const uint32_t n_strips = of.head_dim / LK_STRIP_CHANNELS;
+    const uint32_t n_strips = of.dims.keys / LK_STRIP_CHANNELS;
     const uint32_t n_vectors =
         n_strips + 2 * form.key_end8 + form.key_end4 + n_strips * form.value_bits / 2;
     const bool has_teams = threads(layer, tile_columns(layer, UINT32_MAX)) > LK_LANES;
@@ -394,12 +400,12 @@ uint32_t DecodeRules::page_parts(uint32_t layer) const {
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
     const uint32_t shared_bytes = std::min(wanted_shared_bytes(layer), traits_.max_shared_bytes);
-    return decode_threads(layers_[layer].head_dim, tile_columns, arithmetic(layer),
-                          traits_.subgroup, folds(layer), higher_slots(layer), shared_bytes);
+    return decode_threads(layers_[layer].dims, tile_columns, arithmetic(layer), traits_.subgroup,
+                          folds(layer), higher_slots(layer), shared_bytes);
 }
 
 uint32_t DecodeRules::page_teams(uint32_t layer, uint32_t tile_columns) const {
-    return decode_shares_pages(layers_[layer].head_dim, arithmetic(layer))
+    return decode_shares_pages(layers_[layer].dims, arithmetic(layer))
                ? threads(layer, tile_columns) / LK_LANES
                : 1;
 }
@@ -412,7 +418,7 @@ uint32_t DecodeRules::wanted_shared_bytes(uint32_t layer) const {
                : has_single_fold_       ? kFormSharedBytes
                : has_few_forms_         ? kPassSharedBytes
                                         : kFoldSharedBytes;
-    if (decode_shares_pages(of.head_dim, arithmetic(layer)))
+    if (decode_shares_pages(of.dims, arithmetic(layer)))
         return kPageSharedBytes;
     if (arithmetic(layer) == DecodeArithmetic::kFloat32)
         return kVectorSharedBytes;
@@ -441,9 +447,8 @@ uint32_t DecodeRules::core_workers(uint32_t layer, uint32_t tile_columns) const 
     if (arithmetic(layer) == DecodeArithmetic::kFloat16)
         return kWorkers;
     const uint32_t n_teams = threads(layer, tile_columns) / LK_LANES;
-    const uint32_t bytes =
-        decode_shared_bytes(of.head_dim, tile_columns, n_teams, arithmetic(layer), traits_.subgroup,
-                            folds(layer), higher_slots(layer));
+    const uint32_t bytes = decode_shared_bytes(of.dims, tile_columns, n_teams, arithmetic(layer),
+                                               traits_.subgroup, folds(layer), higher_slots(layer));
     const uint32_t fit = std::min(kFormTeams / n_teams, traits_.max_shared_bytes / bytes);
     return std::min(std::max(fit, kFormWorkers), kWorkers);
 }

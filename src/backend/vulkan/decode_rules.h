@@ -90,7 +90,7 @@ class DecodeRules final : public gpu::SplitRules {
   private:
     struct Layer {
         uint32_t group;
-        uint32_t head_dim;
+        DecodeDims dims;
         bool is_native;
         bool has_shared;  // stored channels
         bool is_grouped;
@@ -107,6 +107,7 @@ class DecodeRules final : public gpu::SplitRules {
     static constexpr uint32_t kFormsOfTile = 2;  // where pages keep theirs: packed and 16-bit ones
 
     bool number_formats(const CacheLayout &layout);
+    bool can_have_matrices(const LayerView &view) const;
     Layer make_layer(const CacheLayout &layout, uint32_t index) const;
     bool add_forms(const CacheLayout &layout, uint32_t index, Layer *layer);
     bool add_form(const CacheLayout &layout, uint16_t key_format, uint16_t value_format,

@@ -14,14 +14,6 @@ namespace vulkan {
 
 namespace {
 
-// LK_E_UNSUPPORTED where values are channels of keys.
-lk_status check_values(const lk_capability &capability) {
-    return capability.is_latent
-               ? fail(LK_E_UNSUPPORTED,
-                      "Vulkan has no kernels for latent layers: open a CPU or a CUDA context")
-               : LK_OK;
-}
-
 class VulkanBackend final : public Backend, public HostBuffers, public PipelineStore {
   public:
     explicit VulkanBackend(const Allocator &allocator)
@@ -59,7 +51,7 @@ class VulkanBackend final : public Backend, public HostBuffers, public PipelineS
         if (capability.queue == LK_QUEUE_VULKAN_RECORD && capability.memory == LK_MEMORY_HOST)
             return fail(LK_E_UNSUPPORTED,
                         "recorded work takes tensors in Vulkan buffers, not in host memory");
-        return check_values(capability);
+        return LK_OK;
     }
 
     const BackendTraits &traits() const override {

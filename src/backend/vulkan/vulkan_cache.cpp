@@ -22,6 +22,12 @@ static_assert(sizeof(gpu::TokenRun) == 8 && offsetof(gpu::TokenRun, n) == 4,
 constexpr uint32_t kMaxSequences = 65535;  // workgroups in y and z that every device has
 constexpr uint32_t kTileWorkers = 4;       // workgroups of a core
 
+// Of the list of shaders/prefill/pages.glsl for the longest sequence, at most.
+uint32_t n_pages_of(const gpu::StepShape &shape) {
+    return shape.max_blocks +
+           static_cast<uint32_t>(ceil_div(shape.max_staged, LK_STAGED_PAGE_TOKENS));
+}
+
 }  // namespace
 
 VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
@@ -220,7 +226,7 @@ lk_status VulkanCache::append(const AppendArgs &args) {
         {&args.v, shape.n_tokens, layer.n_kv_heads, layer.value_dim, false, &push.v}};
     VkPipeline pipeline = VK_NULL_HANDLE;
     LK_TRY(pipelines_.fixed(append_kernel(layer), &pipeline));
-    LK_TRY(append_tensors_.stage(tensors, 2));
+    LK_TRY(append_tensors_.stage(tensors, layer.is_latent ? 1 : 2));
     push.step = constants_.address();
     push.staged_k = staged(args.staging.k);
     push.staged_v = staged(args.staging.v);
@@ -252,7 +258,8 @@ void VulkanCache::record_append(const Recorder &recorder, VkPipeline pipeline,
     recorder.bind(pipeline);
     for (; push.first_group < n_groups; push.first_group += most) {
         recorder.push(push);
-        recorder.dispatch(std::min(most, n_groups - push.first_group), args.layer.n_kv_heads, 2);
+        recorder.dispatch(std::min(most, n_groups - push.first_group), args.layer.n_kv_heads,
+                          args.layer.is_latent ? 1 : 2);
     }
 }
 
@@ -337,7 +344,8 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     const Address items = state_.addresses().splits + split.items_offset;
     const bool has_matrices = rules_.arithmetic(layer) == DecodeArithmetic::kMatrix;
     DecodePush push = attend_push<DecodePush>(layer, tensors);
-    push.n_strips = layout_.layers[layer].head_dim / LK_STRIP_CHANNELS;
+    const uint32_t value_dim = layout_.layers[layer].value_dim;
+    push.n_value_strips = value_dim / LK_STRIP_CHANNELS;
     push.n_key_groups = rules_.key_groups(layer);
     push.n_value_steps = rules_.value_steps(layer);
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns,
@@ -366,8 +374,7 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     if (!split.n_merges)
         return;
     recorder.dispatch_barrier();
-    const auto n_parts =
-        static_cast<uint32_t>(ceil_div(layout_.layers[layer].head_dim, LK_DECODE_MERGE_CHANNELS));
+    const auto n_parts = static_cast<uint32_t>(ceil_div(value_dim, LK_DECODE_MERGE_CHANNELS));
     dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns, n_parts);
 }
 
@@ -392,8 +399,8 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     push.staged_v = staged(args.staging.v);
     push.n_tokens = shape.n_tokens;
     push.n_tiles = static_cast<uint32_t>(ceil_div(n_columns, columns));
-    push.n_splits =
-        tile_splits(uint64_t{push.n_tiles} * layer.n_kv_heads * shape.n_sequences, n_tile_groups());
+    push.n_splits = tile_splits(uint64_t{push.n_tiles} * layer.n_kv_heads * shape.n_sequences,
+                                n_tile_groups(), n_pages_of(shape));
     recorder.bind(pipelines.attend);
     for (; push.first_tile < push.n_tiles; push.first_tile += most) {
         recorder.push(push);
