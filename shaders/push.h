@@ -106,7 +106,7 @@ struct FaultReport {
 struct AppendPush {
     Address step;      // StepTable
     Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0: nothing is staged
-    Address staged_v;  // the same
+    Address staged_v;  // f16 [n_kv_heads][n_tokens][value_dim], likewise
     Address list;      // of append: pairs of a first token and a number of tokens, or 0;
                        // of append_pages: NewBlock
     PushTensor k;
@@ -229,20 +229,20 @@ struct DecodePush {
 #define LK_FORM_VALUE_STRIPS 22, 5 /* strips of a channel group */
 
 // prefill: attention of any number of columns over blocks of any page format and over staged
-// tokens.
+// tokens; latent layers have it for every step.
 // Workgroups: x = tiles of LK_SPEC_COLUMNS columns of the longest sequence from first_tile on, y =
 // KV heads, z = sequence * n_splits + split. A split takes pages n * split / n_splits up to
 // n * (split + 1) / n_splits of the n visible to the tile (blocks, then staged tokens in pages of
 // 128).
 // With n_splits > 1 each workgroup leaves at partials
-//   [sequence][kv_head][tile of n_tiles][split]: f32 outputs [LK_SPEC_COLUMNS][head_dim], then
+//   [sequence][kv_head][tile of n_tiles][split]: f32 outputs [LK_SPEC_COLUMNS][value_dim], then
 //   row_max and row_sum [LK_SPEC_COLUMNS] as decode's,
 // and prefill_merge, with the same push constants, joins them. Workgroups: x = columns of the
 // longest sequence, y = KV heads, z = sequences.
 struct TilePush {
     Address step;
     Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0
-    Address staged_v;  // the same
+    Address staged_v;  // f16 [n_kv_heads][n_tokens][value_dim], or 0: latents have none
     Address partials;
     Address lse;  // f32, or 0
     PushTensor q;

@@ -366,6 +366,32 @@ void half_raw_layers_have_no_matrices(void **) {
     }
 }
 
+// Splits have a page each, so that none writes a result of nothing.
+void splits_have_pages(void **) {
+    constexpr uint32_t kWorkgroups = 528;
+    assert_int_equal(lk::vulkan::tile_splits(1, kWorkgroups, 0), 1);
+    assert_int_equal(lk::vulkan::tile_splits(1, kWorkgroups, 1), 1);
+    assert_int_equal(lk::vulkan::tile_splits(1, kWorkgroups, 64), 64);
+    assert_int_equal(lk::vulkan::tile_splits(1, kWorkgroups, 4096), LK_TILE_MAX_SPLITS);
+    assert_int_equal(lk::vulkan::tile_splits(8, kWorkgroups, 4096), 66);
+    assert_int_equal(lk::vulkan::tile_splits(kWorkgroups + 1, kWorkgroups, 4096), 1);
+}
+
+// Shared memory or invocations of a workgroup decide whether latents have 16 columns, 8 or none.
+void latents_have_columns_that_fit(void **) {
+    assert_int_equal(lk::vulkan::latent_columns(576, 49152, 1024), 16);
+    assert_int_equal(lk::vulkan::latent_columns(576, 49152, 511), 8);
+    assert_int_equal(lk::vulkan::latent_columns(576, 32768, 1024), 8);
+    assert_int_equal(lk::vulkan::latent_columns(576, 16384, 1024), 0);
+    assert_int_equal(lk::vulkan::latent_columns(576, 49152, 255), 0);
+    assert_int_equal(lk::vulkan::latent_columns(288, 32768, 512), 16);
+    for (uint32_t head_dim = 32; head_dim <= LK_MAX_HEAD_DIM; head_dim += 16)
+        for (const uint32_t bytes : {32768u, 49152u, 65536u}) {
+            const uint32_t columns = lk::vulkan::latent_columns(head_dim, bytes, 512);
+            assert_true(columns && lk::vulkan::latent_shared_bytes(head_dim, columns) <= bytes);
+        }
+}
+
 void splits_fill_the_last_turn(void **) {
     constexpr uint32_t kCores = 132;
     constexpr uint32_t kMost = 8 * kCores;
@@ -375,7 +401,7 @@ void splits_fill_the_last_turn(void **) {
     assert_int_equal(lk::vulkan::slot_splits(2000, kMost, kCores), 1);  // no partial results
     for (uint32_t n_tiles = 1; n_tiles <= kMost; ++n_tiles) {
         const uint32_t n_splits = lk::vulkan::slot_splits(n_tiles, kMost, kCores);
-        assert_in_range(n_splits, 1, LK_TILE_MAX_SPLITS);
+        assert_in_range(n_splits, 1, LK_SLOT_MAX_SPLITS);
         assert_true(n_splits * n_tiles <= kMost);
     }
 }
@@ -394,6 +420,8 @@ int main() {
         cmocka_unit_test(other_value_dims_have_no_matrices),
         cmocka_unit_test(teams_take_small_pages_together),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
+        cmocka_unit_test(splits_have_pages),
+        cmocka_unit_test(latents_have_columns_that_fit),
         cmocka_unit_test(splits_fill_the_last_turn),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
