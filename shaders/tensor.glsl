@@ -98,4 +98,22 @@ uint float_bits_of(RawEight raw, uint dtype, uint i) {
     return element << 16;
 }
 
+// The same of all elements.
+struct FloatBitsEight {
+    uvec4 low;
+    uvec4 high;
+};
+uvec4 float_bits_of_four(uint dtype, uvec2 words) {
+    const uvec4 h = uvec4(words.x & 0xFFFFu, words.x >> 16, words.y & 0xFFFFu, words.y >> 16);
+    if (dtype != LK_DTYPE_F16)
+        return h << 16;
+    const uvec4 special = (h & 0x8000u) << 16 | 0x7F800000u | (h & 0x3FFu) << 13;
+    return mix(floatBitsToUint(f16_to_floats(h)), special, equal(h & 0x7C00u, uvec4(0x7C00u)));
+}
+FloatBitsEight float_bits_of_eight(RawEight raw, uint dtype) {
+    if (dtype == LK_DTYPE_F32)
+        return FloatBitsEight(raw.low, raw.high);
+    return FloatBitsEight(float_bits_of_four(dtype, raw.low.xy), float_bits_of_four(dtype, raw.low.zw));
+}
+
 #endif

@@ -10,8 +10,8 @@
 #include "format/format_const.h"
 #include "shaders/tables.glsl"
 
-const uint kThreads = 128u;
-layout(local_size_x = 128) in;
+const uint kThreads = 256u;  // as attention needs
+layout(local_size_x = 256) in;
 layout(push_constant) uniform PushBlock { JobPush push; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Quads {
     uvec4 at[];

@@ -10,11 +10,9 @@
 #include "shaders/prefill/store.glsl"
 #include "shaders/prefill/weights.glsl"
 
-bool has_beyond(LayerInfo layer, RawEight raw, uint dtype) {
-    bool has = false;
-    [[unroll]] for (uint i = 0u; i < kLaneValues; ++i)
-        has = has || is_beyond_limit(layer, uintBitsToFloat(float_bits_of(raw, dtype, i)));
-    return has;
+bool has_beyond(LayerInfo layer, FloatBitsEight bits) {
+    const uvec4 largest = max(bits.low & 0x7FFFFFFFu, bits.high & 0x7FFFFFFFu);
+    return any(greaterThan(largest, uvec4(floatBitsToUint(layer.query_limit))));
 }
 
 // A query beyond the layer's limit counts as one that is not there.
@@ -27,7 +25,8 @@ void find_beyond(Mask mask) {
          channel += kLaneValues * LK_STRIP_CHANNELS)
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
             if (!is_null(query_rows[i]) &&
-                has_beyond(mask.layer, load_eight(query_rows[i], dtype, channel), dtype))
+                has_beyond(mask.layer, float_bits_of_eight(
+                                           load_eight(query_rows[i], dtype, channel), dtype)))
                 beyond[i] = 1u;
     if (group < kColumnGroups)
         tile_rows[first * kColumnGroups + group] = vec4(beyond);

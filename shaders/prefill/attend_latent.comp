@@ -76,7 +76,7 @@ void attend_tile(Mask mask, Side keys, Stage stage) {
 
 void attend_page(Mask mask, EntryView page) {
     const Side keys = find_side(mask, page, false);
-    find_strips(mask, page);
+    place_strip(keys, gl_LocalInvocationIndex);
     barrier();
     // A page that is hidden as a whole may have no bytes any more.
     const uint n_tiles =

@@ -14,34 +14,6 @@ const uint kEights = kHeadDim / 8u;
 const uint kLargestExponentOfHalfs = 13u;
 const uint kLeastExponent = 40u;  // of FP32, where queries are not made larger any more
 
-// Eight channels of a column.
-struct QueryEight {
-    uint column;
-    uint eight;
-    bool exists;
-};
-QueryEight find_eight(Mask mask, uint i) {
-    const uint column = i / kEights;
-    return QueryEight(column, i % kEights, column < mask.n_columns);
-}
-RawEight load_query_eight(Mask mask, QueryEight at) {
-    const QueryColumn query = query_column(mask, mask.first_column + at.column);
-    return load_eight(tensor_row(push.q, query.token, query.head), push.q.dtype, 8u * at.eight);
-}
-
-void find_largest(Mask mask) {
-    for (uint i = gl_LocalInvocationIndex; i < kColumns * kEights; i += kThreads) {
-        const QueryEight at = find_eight(mask, i);
-        if (!at.exists)
-            continue;
-        const RawEight raw = load_query_eight(mask, at);
-        uint largest = 0u;
-        [[unroll]] for (uint e = 0u; e < 8u; ++e)
-            largest = max(largest, float_bits_of(raw, push.q.dtype, e) & 0x7FFFFFFFu);
-        atomicMax(shared_largest[at.column], largest);
-    }
-}
-
 // The exponent of a column's largest query, as FP32 has it.
 uint column_exponent(uint column) {
     return clamp(shared_largest[column] >> 23, kLeastExponent, 254u);
@@ -59,22 +31,33 @@ bool is_column_beyond(Mask mask, uint column) {
     return shared_largest[column] > floatBitsToUint(mask.layer.query_limit);
 }
 
-void store_queries(Mask mask) {
+// Eight channels of a column, as FP32 bits: find the column's largest, or store them as FP16.
+void take_eight(uint column, uint eight, bool stores, FloatBitsEight bits) {
+    if (!stores) {
+        const uvec4 four = max(bits.low & 0x7FFFFFFFu, bits.high & 0x7FFFFFFFu);
+        const uvec2 two = max(four.xy, four.zw);
+        atomicMax(shared_largest[column], max(two.x, two.y));
+        return;
+    }
+    const float factor = inverse_power(column);
+    const vec4 low = factor * uintBitsToFloat(bits.low);
+    const vec4 high = factor * uintBitsToFloat(bits.high);
+    const uint first = column * kQuads + 2u * eight;
+    shared_queries[first] = uvec2(packHalf2x16(low.xy), packHalf2x16(low.zw));
+    shared_queries[first + 1u] = uvec2(packHalf2x16(high.xy), packHalf2x16(high.zw));
+}
+
+void take_all_eights(Mask mask, bool stores) {
     for (uint i = gl_LocalInvocationIndex; i < kColumns * kEights; i += kThreads) {
-        const QueryEight at = find_eight(mask, i);
-        RawEight raw = RawEight(uvec4(0u), uvec4(0u));
-        if (at.exists && !is_column_beyond(mask, at.column))
-            raw = load_query_eight(mask, at);
-        const float factor = inverse_power(at.column);
-        uvec4 words;
-        [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-            const float low = uintBitsToFloat(float_bits_of(raw, push.q.dtype, 2u * e));
-            const float high = uintBitsToFloat(float_bits_of(raw, push.q.dtype, 2u * e + 1u));
-            words[e] = packHalf2x16(factor * vec2(low, high));
+        const uint column = i / kEights;
+        const uint eight = i % kEights;
+        FloatBitsEight bits = FloatBitsEight(uvec4(0u), uvec4(0u));
+        if (column < mask.n_columns && !(stores && is_column_beyond(mask, column))) {
+            const QueryColumn query = query_column(mask, mask.first_column + column);
+            const Address row = tensor_row(push.q, query.token, query.head);
+            bits = float_bits_of_eight(load_eight(row, push.q.dtype, 8u * eight), push.q.dtype);
         }
-        const uint first = at.column * kQuads + 2u * at.eight;
-        shared_queries[first] = words.xy;
-        shared_queries[first + 1u] = words.zw;
+        take_eight(column, eight, stores, bits);
     }
 }
 
@@ -83,10 +66,11 @@ vec4 column_factors;  // from products to scores
 void take_queries(Mask mask) {
     if (gl_LocalInvocationIndex < kColumns)
         shared_largest[gl_LocalInvocationIndex] = 0u;
-    barrier();
-    find_largest(mask);
-    barrier();
-    store_queries(mask);
+    // One copy of the code: the largest first, then all queries.
+    [[dont_unroll]] for (uint pass = 0u; pass < 2u; ++pass) {
+        barrier();
+        take_all_eights(mask, pass != 0u);
+    }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         column_factors[i] = score_factor(mask.layer) * column_power(lane_column(i));
         is_beyond[i] = is_column_beyond(mask, lane_column(i));

@@ -49,14 +49,17 @@ uint slot_channel(Side keys, uint slot) {
     return is_null(permutation) ? slot : load_channel(permutation, kHeadDim, slot);
 }
 
+void place_strip(Side side, uint strip) {
+    if (strip < (side.is_value ? kValueStrips : kStrips) && !side.is_staged)
+        shared_strips[uint(side.is_value)][strip] = find_strip(side.info, strip);
+}
+
 // The positions of a page's strips. They are there after the next barrier.
 void find_strips(Mask mask, EntryView page) {
     const uint i = gl_LocalInvocationIndex;
     const Side side = find_side(mask, page, i / kSideStrips == 1u);
-    const uint strip = i % kSideStrips;
-    const uint n_strips = side.is_value ? kValueStrips : kStrips;
-    if (i < kSides * kSideStrips && strip < n_strips && !page.is_staged)
-        shared_strips[i / kSideStrips][strip] = find_strip(side.info, strip);
+    if (i < kSides * kSideStrips)
+        place_strip(side, i % kSideStrips);
 }
 
 // A lane of a tile.

@@ -13,23 +13,23 @@
 vec4 outputs[kOutputRows];  // not yet divided by the sum of weights
 bvec4 is_beyond;            // of the invocation's columns: the query is beyond the limit
 
-// What an index chooses would lie in local memory.
-float component(vec4 v, uint i) { return i < 2u ? i == 0u ? v.x : v.y : i == 2u ? v.z : v.w; }
-
-// The sums of weights are those of all tokens, relative to `base`.
+// The sums of weights are those of all tokens, relative to `base`. The columns take turns as the first
+// component: what an index chooses would lie in local memory, from the first product on.
 void store_columns(Mask mask, uint tile, vec4 base) {
-    const vec4 sums = mix(sum, vec4(kBeyond), is_beyond);
+    vec4 sums = mix(sum, vec4(kBeyond), is_beyond);
     for (uint i = 0u; i < 4u; ++i) {
         const uint column = lane_column(i);
-        if (column >= mask.n_columns)
-            continue;
-        const Total total = Total(component(base, i), component(sums, i));
-        const Destination to = store_total(mask, tile, column, total);
+        Destination to;
+        if (column < mask.n_columns)
+            to = store_total(mask, tile, column, Total(base.x, sums.x));
+        base = base.yzwx;
+        sums = sums.yzwx;
         [[unroll]] for (uint at = 0u; at < kOutputRows; ++at) {
             const uint channel = output_channel(at);
-            if (channel < kValueDim)
+            if (column < mask.n_columns && channel < kValueDim)
                 store_element(to.row, to.dtype, channel,
-                              output_of(to.total, component(outputs[at], i) * to.factor));
+                              output_of(to.total, outputs[at].x * to.factor));
+            outputs[at] = outputs[at].yzwx;
         }
     }
 }

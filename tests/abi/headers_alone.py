@@ -19,6 +19,7 @@ SIMD = ['-DLK_SIMD_WIDTH=4', '-DLK_SIMD_TILE_VECTORS=2', '-DLK_SIMD_SUMS=8', '-W
 MATRIX = ['-DLK_SUBGROUPS', '-DLK_MATRIX']
 FORMS = ['-DLK_FORMS']
 SLOTS = ['-DLK_SUBGROUPS', '-DLK_SLOTS']
+LATENT = ['-DLK_LATENT']
 SHADER = '#version 460\n#extension GL_GOOGLE_include_directive : require\n'
 PLATFORM = ['-I', str(ROOT / 'include'), '-I', str(ROOT / 'src'), '-I', str(ROOT)]
 
@@ -52,7 +53,7 @@ def commands(build, cxx, nvcc, glslc, folder):
         if path.suffix == '.glsl' and glslc and header not in TEMPLATES:
             yield header, [glslc, '--target-env=vulkan1.1', '-fshader-stage=compute', '-c', *PLATFORM,
                            *(MATRIX if 'matrix' in path.stem else []), *(FORMS if 'matrix_form' in header else []),
-                           *(SLOTS if 'slot' in path.stem else []),
+                           *(SLOTS if 'slot' in path.stem else []), *(LATENT if 'latent' in path.stem else []),
                            source(header, '.comp', SHADER + include + 'void main() {}\n'),
                            '-o', str(folder / 'out.spv')]
 
