@@ -110,6 +110,10 @@ uvec4 float_bits_of_four(uint dtype, uvec2 words) {
     const uvec4 special = (h & 0x8000u) << 16 | 0x7F800000u | (h & 0x3FFu) << 13;
     return mix(floatBitsToUint(f16_to_floats(h)), special, equal(h & 0x7C00u, uvec4(0x7C00u)));
 }
+// The larger magnitudes of elements i and i + 4; those of infinities and NaNs are the largest.
+uvec4 largest_of(FloatBitsEight bits) {
+    return max(bits.low & 0x7FFFFFFFu, bits.high & 0x7FFFFFFFu);
+}
 FloatBitsEight float_bits_of_eight(RawEight raw, uint dtype) {
     if (dtype == LK_DTYPE_F32)
         return FloatBitsEight(raw.low, raw.high);

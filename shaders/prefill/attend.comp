@@ -11,8 +11,7 @@
 #include "shaders/prefill/weights.glsl"
 
 bool has_beyond(LayerInfo layer, FloatBitsEight bits) {
-    const uvec4 largest = max(bits.low & 0x7FFFFFFFu, bits.high & 0x7FFFFFFFu);
-    return any(greaterThan(largest, uvec4(floatBitsToUint(layer.query_limit))));
+    return any(greaterThan(largest_of(bits), uvec4(floatBitsToUint(layer.query_limit))));
 }
 
 // A query beyond the layer's limit counts as one that is not there.

@@ -34,7 +34,7 @@ bool is_column_beyond(Mask mask, uint column) {
 // Eight channels of a column, as FP32 bits: find the column's largest, or store them as FP16.
 void take_eight(uint column, uint eight, bool stores, FloatBitsEight bits) {
     if (!stores) {
-        const uvec4 four = max(bits.low & 0x7FFFFFFFu, bits.high & 0x7FFFFFFFu);
+        const uvec4 four = largest_of(bits);
         const uvec2 two = max(four.xy, four.zw);
         atomicMax(shared_largest[column], max(two.x, two.y));
         return;

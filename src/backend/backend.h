@@ -61,6 +61,7 @@ struct LayerView {
     uint32_t key_rotation = 0;
 
     uint32_t stored_value_dim() const { return is_latent ? 0 : value_dim; }
+    uint32_t n_stored_sides() const { return is_latent ? 1 : 2; }  // keys, values
     // Do values come from elsewhere, or in another dim, than attention of most layers has them?
     bool is_uneven() const { return is_latent || value_dim != head_dim; }
 };

@@ -83,7 +83,7 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
     // Each form of a work tile has a split at least.
     max_items_ = split_items + (1 + limits_.max_forms) * n_counters_ + limits_.n_ahead;
     const uint64_t n_splits = split_items + uint64_t{limits_.max_forms - 1} * n_counters_;
-    partial_floats_ = n_splits * limits_.max_tile_columns * (value_dim + 2);
+    partial_floats_ = n_splits * tile_floats(value_dim);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     uint32_t n_forms = 0;  // of all kinds
     uint32_t n_parts = 0;  // of a work tile
@@ -404,7 +404,7 @@ uint32_t Splits::write_ranges(const Batch &batch, const Kind &kind, WorkItem *it
         item.n_splits = static_cast<uint16_t>(n_splits);
         item.first_partial = partial;
         if (n_splits > 1)
-            partial += n_splits * limits_.max_tile_columns * (layer.value_dim + 2);
+            partial += n_splits * tile_floats(layer.value_dim);
         item.packed_begin = work_tile.packed.begin;
         for (uint32_t split = 0; split < n_splits; ++split, ++i) {
             for (uint32_t k = 0; k < 2; ++k) {
@@ -437,9 +437,9 @@ void Splits::write_part(const BatchSequence &sequence, const Kind &kind, uint32_
     for (uint32_t tile = 0; tile * shape.tile_columns < columns; ++tile) {
         item.column_tile = static_cast<uint16_t>(tile);
         item.work_tile = work_tile.tile_index + tile;
-        item.first_partial =
-            work_tile.first_partial + (work_tile.n_splits > 1 ? tile : 0) * work_tile.n_splits *
-                                          limits_.max_tile_columns * (layer.value_dim + 2);
+        item.first_partial = work_tile.first_partial + (work_tile.n_splits > 1 ? tile : 0) *
+                                                           work_tile.n_splits *
+                                                           tile_floats(layer.value_dim);
         if (shape.splits_packed_only) {
             split_packed_only(sequence, kind, entry, form, work_tile, part, item, n_items, items);
             split_raw(work_tile, part, item, n_items, items);

@@ -186,6 +186,10 @@ class Splits {
     double rounds_time(const Kind &kind, uint64_t total, uint32_t n_rounds);
     WorkItem first_item(const Batch &batch, const Kind &kind, uint32_t work_tile) const;
     uint32_t write_forms(const Batch &batch, const Kind &kind, WorkItem *items);
+    // Partial results of a split of a work tile: outputs, row_max and row_sum of each column.
+    uint32_t tile_floats(uint32_t value_dim) const {
+        return limits_.max_tile_columns * (value_dim + 2);
+    }
     uint32_t write_ranges(const Batch &batch, const Kind &kind, WorkItem *items);
     void split_by_rounds(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                          uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,

@@ -231,8 +231,7 @@ void Splits::number_splits(const Batch &batch, Kind *kind, uint64_t total, uint3
         work_tile.first_partial = partial;
         tile_index += n_tiles;
         if (work_tile.n_splits > 1)
-            partial +=
-                n_tiles * work_tile.n_splits * limits_.max_tile_columns * (layer.value_dim + 2);
+            partial += n_tiles * work_tile.n_splits * tile_floats(layer.value_dim);
     }
 }
 

@@ -25,7 +25,7 @@ bool has_packable_rows(const PushTensor &tensor) {
 
 uint32_t append_step(const LayerView &layer, uint32_t n_tokens, uint32_t n_cores) {
     const uint32_t at_once = append_threads(layer.is_latent) / (layer.head_dim / 8);
-    const uint64_t n_rows = uint64_t{n_tokens} * layer.n_kv_heads * (layer.is_latent ? 1 : 2);
+    const uint64_t n_rows = uint64_t{n_tokens} * layer.n_kv_heads * layer.n_stored_sides();
     const uint64_t n_groups = n_rows / at_once;
     const uint64_t rounds = n_groups / (uint64_t{kAppendWorkers} * n_cores);
     return at_once * static_cast<uint32_t>(std::clamp<uint64_t>(rounds, 1, kAppendRounds));

@@ -226,7 +226,7 @@ lk_status VulkanCache::append(const AppendArgs &args) {
         {&args.v, shape.n_tokens, layer.n_kv_heads, layer.value_dim, false, &push.v}};
     VkPipeline pipeline = VK_NULL_HANDLE;
     LK_TRY(pipelines_.fixed(append_kernel(layer), &pipeline));
-    LK_TRY(append_tensors_.stage(tensors, layer.is_latent ? 1 : 2));
+    LK_TRY(append_tensors_.stage(tensors, layer.n_stored_sides()));
     push.step = constants_.address();
     push.staged_k = staged(args.staging.k);
     push.staged_v = staged(args.staging.v);
@@ -259,7 +259,7 @@ void VulkanCache::record_append(const Recorder &recorder, VkPipeline pipeline,
     for (; push.first_group < n_groups; push.first_group += most) {
         recorder.push(push);
         recorder.dispatch(std::min(most, n_groups - push.first_group), args.layer.n_kv_heads,
-                          args.layer.is_latent ? 1 : 2);
+                          args.layer.n_stored_sides());
     }
 }
 
