@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a shader, removes what it only writes, validates it, and writes it, in zlib's format, as a C++ file that
-defines a ShaderCode.
+"""Compiles a shader, removes what it only writes, numbers its ids anew, validates it, and writes it, in zlib's format,
+as a C++ file that defines a ShaderCode.
 With -DLK_MATRIX_USES its cooperative matrices become those of VK_KHR_cooperative_matrix, which old glslc do not know.
 
-Arguments: glslc, spirv-val or '', name, source, C++ file, dependency file, options of glslc."""
+Arguments: glslc, spirv-opt or '', spirv-val or '', name, source, C++ file, dependency file, options of glslc."""
 import pathlib
 import struct
 import subprocess
@@ -95,7 +95,9 @@ def with_matrix_uses(words):
 
 
 def definition(name, words):
-    deflated = zlib.compress(struct.pack(f'<{len(words)}I', *words), 9)
+    code = struct.pack(f'<{len(words)}I', *words)
+    # The lowest bytes of all words come first, then the next ones: the high bytes of ids are alike.
+    deflated = zlib.compress(b''.join(code[byte::4] for byte in range(4)), 9)
     lines = [','.join(map(str, deflated[i:i + BYTES_PER_LINE])) for i in range(0, len(deflated), BYTES_PER_LINE)]
     body = ',\n    '.join(lines)
     return f'''#include "backend/vulkan/shader_code.h"
@@ -111,7 +113,7 @@ const lk::vulkan::ShaderCode lk::vulkan::shaders::{name} = {{"{name}", deflated,
 
 
 def main():
-    glslc, validator, name, source, target, dependencies, *options = sys.argv[1:]
+    glslc, optimizer, validator, name, source, target, dependencies, *options = sys.argv[1:]
     binary = pathlib.Path(target).with_suffix('.spv')
     compiled = subprocess.run([glslc, *options, '-MD', '-MF', dependencies, '-MT', target,
                                source, '-o', binary], check=False)
@@ -120,6 +122,11 @@ def main():
     code = binary.read_bytes()
     words = without_dead_locals(struct.unpack(f'<{len(code) // 4}I', code))
     binary.write_bytes(struct.pack(f'<{len(words)}I', *words))
+    # glslc leaves numbers of ids out, up to ten times as many as there are, and drivers have tables of them.
+    if optimizer:
+        subprocess.run([optimizer, '--compact-ids', binary, '-o', binary], check=True)
+        code = binary.read_bytes()
+        words = struct.unpack(f'<{len(code) // 4}I', code)
     if validator and subprocess.run([validator, '--target-env', 'vulkan1.2', binary],
                                     check=False).returncode:
         return 1

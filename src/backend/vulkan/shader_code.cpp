@@ -25,12 +25,18 @@ namespace lk {
 namespace vulkan {
 
 bool inflate(const ShaderCode &shader, Array<uint32_t> *words) {
-    if (!words->resize(shader.n_words))
+    const size_t n = shader.n_words;
+    Array<uint8_t> bytes;  // the lowest of all words, then the next ones
+    if (!words->resize(n) || !bytes.resize(n * sizeof(uint32_t)))
         return false;
-    const auto n_bytes = static_cast<int>(shader.n_words * sizeof(uint32_t));
+    const auto n_bytes = static_cast<int>(bytes.size());
     const auto *from = reinterpret_cast<const char *>(shader.deflated);
-    return stbi_zlib_decode_buffer(reinterpret_cast<char *>(words->data()), n_bytes, from,
-                                   static_cast<int>(shader.deflated_bytes)) == n_bytes;
+    if (stbi_zlib_decode_buffer(reinterpret_cast<char *>(bytes.data()), n_bytes, from,
+                                static_cast<int>(shader.deflated_bytes)) != n_bytes)
+        return false;
+    for (size_t i = 0; i < bytes.size(); ++i)
+        (*words)[i % n] |= uint32_t{bytes[i]} << (i / n * 8);
+    return true;
 }
 
 }  // namespace vulkan

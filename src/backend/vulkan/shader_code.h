@@ -16,7 +16,7 @@ namespace vulkan {
 
 struct ShaderCode {
     const char *name;
-    const uint8_t *deflated;  // SPIR-V in zlib's format, a fifth of its size
+    const uint8_t *deflated;  // SPIR-V in zlib's format: the lowest bytes of all words first
     size_t deflated_bytes;
     uint32_t n_words;
 };
