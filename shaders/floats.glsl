@@ -75,9 +75,8 @@ float f8_to_float(uint v) { return f8s_to_floats(uvec4(v)).x; }
 // Two FP8 numbers in the low bytes of a word's two 16 bits, and the four of a word, as the FP16 numbers
 // that have their bits: smaller by kF8Scale.
 const float kF8Scale = 128.0;
-vec2 f8_pair(uint word) {
-    return unpackHalf2x16((word & 0x800080u) << 8 | (word & 0x7F007Fu) << 7);
-}
+uint f8_pair_bits(uint word) { return (word & 0x800080u) << 8 | (word & 0x7F007Fu) << 7; }
+vec2 f8_pair(uint word) { return unpackHalf2x16(f8_pair_bits(word)); }
 vec4 f8_quad(uint word) {
     return vec4(f8_pair(word & 0xFFu | (word & 0xFF00u) << 8),
                 f8_pair(word >> 16 & 0xFFu | word >> 8 & 0xFF0000u));

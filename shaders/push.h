@@ -233,12 +233,13 @@ struct DecodePush {
 // Workgroups: x = tiles of LK_SPEC_COLUMNS columns of the longest sequence from first_tile on, y =
 // KV heads, z = sequence * n_splits + split. A split takes pages n * split / n_splits up to
 // n * (split + 1) / n_splits of the n visible to the tile (blocks, then staged tokens in pages of
-// 128).
+// 128); a page of latents counts as LK_LATENT_PAGE_PARTS, each with its share of the tiles.
 // With n_splits > 1 each workgroup leaves at partials
 //   [sequence][kv_head][tile of n_tiles][split]: f32 outputs [LK_SPEC_COLUMNS][value_dim], then
 //   row_max and row_sum [LK_SPEC_COLUMNS] as decode's,
 // and prefill_merge, with the same push constants, joins them. Workgroups: x = columns of the
-// longest sequence, y = KV heads, z = sequences.
+// longest sequence, y = KV heads, z = sequence * n + part, of the n parts of value_dim that have up
+// to LK_PREFILL_MERGE_CHANNELS channels.
 struct TilePush {
     Address step;
     Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0

@@ -6,7 +6,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/prefill/latent_keys.glsl"
+#include "shaders/prefill/latent_pages.glsl"
 #include "shaders/prefill/latent_queries.glsl"
 #include "shaders/prefill/weights.glsl"
 
@@ -60,7 +60,9 @@ void multiply_values() {
     }
 }
 
-void attend_tile(Mask mask, Side keys, Stage stage) {
+void place_page(Side keys) { place_strip(keys, gl_LocalInvocationIndex); }
+
+void attend_stage(Mask mask, Side keys, Stage stage) {
     store_tile(keys, stage.first_tile, stage.n_tokens);
     barrier();
     multiply_keys();
@@ -71,23 +73,6 @@ void attend_tile(Mask mask, Side keys, Stage stage) {
         tile_rows[gl_LocalInvocationIndex] = scores[0];
     barrier();
     multiply_values();
-    barrier();
-}
-
-void attend_page(Mask mask, EntryView page) {
-    const Side keys = find_side(mask, page, false);
-    place_strip(keys, gl_LocalInvocationIndex);
-    barrier();
-    // A page that is hidden as a whole may have no bytes any more.
-    const uint n_tiles =
-        page.n_tokens > page.n_hidden ? (page.n_tokens + kStageTokens - 1u) / kStageTokens : 0u;
-    const uint first_tile = page.n_hidden / kStageTokens;
-    for (uint tile = first_tile; tile < n_tiles; ++tile) {
-        const uint first = tile * kStageTokens;
-        attend_tile(mask, keys,
-                    Stage(page.first_token + first, tile,
-                          min(kStageTokens, page.n_tokens - first)));
-    }
     barrier();
 }
 
@@ -102,9 +87,7 @@ void main() {
     clear_outputs();
     find_positions(mask);
     take_queries(mask);
-    for (uint page = mask.page_begin; page < mask.page_end; ++page)
-        attend_page(mask, view_page(mask, page));
-    barrier();
+    attend_pages(mask);
     add_stats();
     store_columns(mask, tile, reference);
 }

@@ -9,6 +9,7 @@
 #extension GL_KHR_shader_subgroup_vote : require
 
 #include "shaders/prefill/matrix_shape.glsl"
+#include "shaders/prefill/matrix_lanes.glsl"
 #include "shaders/prefill/matrix_tiles.glsl"
 #include "shaders/prefill/matrix_queries.glsl"
 

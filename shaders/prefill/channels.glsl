@@ -11,7 +11,7 @@ shared uint shared_channels[kHeadDim];  // of the slots
 // They are there after the next barrier.
 void find_channels(Side keys) {
     for (uint slot = gl_LocalInvocationIndex; slot < kHeadDim; slot += gl_WorkGroupSize.x)
-        shared_channels[slot] = slot_channel(keys, slot);
+        shared_channels[slot] = slot_channel(permutation_of(keys), slot);
 }
 
 #endif

@@ -43,11 +43,15 @@ uint existing_halves(uint lane, uint n_tokens) {
 
 void store_lane(Side keys, TileLane at, uint n_tokens, LaneWords words) {
     const uvec4 pairs = lane_pairs(keys, at, words) & existing_halves(at.lane, n_tokens);
-    const uint row = LK_TILE_ROW(at.lane, 0u) * kQuadStride;
+    const Address permutation = permutation_of(keys);
+    if (is_null(permutation)) {
+        store_pairs(at.strip, at.lane, pairs);
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         const uint in_strip = LK_TILE_K(at.lane, i & 2u) + (i & 1u);
-        const uint channel = slot_channel(keys, at.strip * LK_STRIP_CHANNELS + in_strip);
-        shared_keys[row + channel / 4u][channel % 4u] = pairs[i];
+        store_pair(LK_TILE_ROW(at.lane, 0u),
+                   slot_channel(permutation, at.strip * LK_STRIP_CHANNELS + in_strip), pairs[i]);
     }
 }
 

@@ -43,8 +43,8 @@ void take_eight(uint column, uint eight, bool stores, FloatBitsEight bits) {
     const vec4 low = factor * uintBitsToFloat(bits.low);
     const vec4 high = factor * uintBitsToFloat(bits.high);
     const uint first = column * kQuads + 2u * eight;
-    shared_queries[first] = uvec2(packHalf2x16(low.xy), packHalf2x16(low.zw));
-    shared_queries[first + 1u] = uvec2(packHalf2x16(high.xy), packHalf2x16(high.zw));
+    store_query_quad(first, uvec2(packHalf2x16(low.xy), packHalf2x16(low.zw)));
+    store_query_quad(first + 1u, uvec2(packHalf2x16(high.xy), packHalf2x16(high.zw)));
 }
 
 void take_all_eights(Mask mask, bool stores) {

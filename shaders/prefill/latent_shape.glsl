@@ -11,6 +11,8 @@
 #ifndef LK_SHADERS_PREFILL_LATENT_SHAPE_GLSL
 #define LK_SHADERS_PREFILL_LATENT_SHAPE_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "format/format_const.h"
 #include "shaders/push.h"
 #include "shaders/prefill/limits.h"
@@ -27,6 +29,7 @@ const uint kValueStrips = 0u;
 const uint kColumnGroups = kColumns / 4u;
 const uint kRowGroups = kThreads / kColumnGroups;  // as many as values have quads, at most
 const uint kScoreRows = 1u;                        // of the invocations whose row is a token
+const uint kScoreGroups = LK_TILE_TOKENS;
 const uint kOutputRows = 4u;
 
 const uint kQuads = kHeadDim / 4u;
@@ -48,5 +51,17 @@ uint score_row(uint i) { return row_group() + i * kRowGroups; }
 bool has_score() { return row_group() < LK_TILE_TOKENS; }
 uint output_channel(uint i) { return 4u * row_group() + i; }
 bool is_first_row() { return row_group() == 0u; }
+
+void store_pair(uint word, uint channel, uint pair) {
+    shared_keys[word * kQuadStride + channel / 4u][channel % 4u] = pair;
+}
+void store_pairs(uint strip, uint lane_of_tile, uvec4 pairs) {
+    const uint first = strip * LK_STRIP_CHANNELS;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        store_pair(LK_TILE_ROW(lane_of_tile, 0u), first + LK_TILE_K(lane_of_tile, i & 2u) + (i & 1u),
+                   pairs[i]);
+}
+
+void store_query_quad(uint at, uvec2 words) { shared_queries[at] = words; }
 
 #endif

@@ -7,11 +7,18 @@
 
 #define LK_TILE_THREADS 256u /* of a workgroup of attend_tile: the lanes of a page's tiles */
 #define LK_TILE_MAX_SPLITS 256u
-#define LK_STAGED_PAGE_TOKENS 128u /* of a page of staged tokens */
-#define LK_MATRIX_STAGE_TOKENS 32u /* that attend_prefill_matrix multiplies at once */
+#define LK_PREFILL_MERGE_CHANNELS 128u /* of a workgroup that merges splits */
+#define LK_STAGED_PAGE_TOKENS 128u     /* of a page of staged tokens */
+#define LK_MATRIX_STAGE_TOKENS 32u     /* that attend_prefill_matrix multiplies at once */
 /* Of attend_prefill_latent: parts of a head dim, added up afterwards, and threads of a column. */
 #define LK_LATENT_SHARES 8u
 #define LK_LATENT_COLUMN_THREADS 32u
+#define LK_LATENT_PAGE_PARTS 2u /* of a page, which splits may divide */
+#define LK_MOST_LATENT_VALUES 512u
+/* Of attend_prefill_latent_matrix: its teams, and the tiles that they multiply at once. */
+#define LK_LATENT_MATRIX_COLUMNS 16u
+#define LK_LATENT_TEAMS 8u
+#define LK_LATENT_STAGE_TILES 2u
 
 /* Of prefill_slots, up to a head dim. A subgroup has 16 columns; slots hold whole stages. */
 #define LK_SLOT_HEAD_DIM 128u
@@ -27,6 +34,9 @@
 
 #ifdef __cplusplus
 #include <cstdint>
+
+#include "format/format_const.h"
+
 namespace lk {
 namespace vulkan {
 
@@ -56,6 +66,12 @@ constexpr uint32_t latent_columns(uint32_t head_dim, uint32_t shared_bytes, uint
                             LK_LATENT_COLUMN_THREADS * columns > n_threads))
         columns /= 2;
     return columns >= 8 ? columns : 0;
+}
+
+// Shared memory of a workgroup of attend_prefill_latent_matrix, a little more than it takes: a
+// stage of keys, sums of shares, strips, channels, weights.
+constexpr uint32_t latent_matrix_shared_bytes(uint32_t head_dim) {
+    return 66 * head_dim + 64 * LK_TILE_TOKENS * LK_LATENT_TEAMS + head_dim * 5 / 4 + 1280;
 }
 
 // Shared memory of a workgroup of prefill_slots, a little more than it takes.

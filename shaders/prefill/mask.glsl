@@ -42,7 +42,7 @@ struct Mask {
     uint window_begin;  // first token that a window reaches, 0 without one
     Runs blocks;
     Runs staged;      // pages that follow those of blocks
-    uint page_begin;  // this workgroup's split of both
+    uint page_begin;  // this workgroup's split of both, in parts of pages
     uint page_end;
 };
 

@@ -1,4 +1,4 @@
-// Attention of many columns by a tensor core: the columns and rows of a lane's sums.
+// Attention of many columns by a tensor core: a lane's sums of two matrices of columns.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_MATRIX_LANES_GLSL
@@ -6,15 +6,6 @@
 
 #include "shaders/lanes.glsl"
 #include "shaders/decode/matrix.glsl"
-
-uint lane_column(uint i) {
-    return 16u * team + 8u * (i / 2u) + 2u * quad_lane() + i % 2u;
-}
-// Row number i of the lane, in tiles that follow each other.
-uint lane_row(uint i) { return 8u * i + row(); }
-uint score_row(uint i) { return lane_row(i); }
-uint output_channel(uint i) { return lane_row(i); }
-bool is_first_row() { return row() == 0u; }
 
 // The lane's two rows i of both matrices.
 vec4 pair_row(SumMatrix first, SumMatrix second, uint i) {

@@ -44,6 +44,13 @@ uint query_index(uint channel, uint pair) {
     return channel * kPairs + (pair ^ channel % kBankRows * 4u);
 }
 
-#include "shaders/prefill/matrix_lanes.glsl"
+uint lane_column(uint i) {
+    return 16u * team + 8u * (i / 2u) + 2u * quad_lane() + i % 2u;
+}
+// Row number i of the lane, in tiles that follow each other.
+uint lane_row(uint i) { return 8u * i + row(); }
+uint score_row(uint i) { return lane_row(i); }
+uint output_channel(uint i) { return lane_row(i); }
+bool is_first_row() { return row() == 0u; }
 
 #endif

@@ -47,6 +47,12 @@ Runs find_staged(Mask mask, uint last_token) {
                      staged_before(mask, mask.window_begin, 0u));
 }
 
+#ifdef LK_LATENT
+const uint kPageParts = LK_LATENT_PAGE_PARTS;
+#else
+const uint kPageParts = 1u;
+#endif
+
 // Split `split` of push.n_splits of the pages visible to the columns up to those of last_token.
 void find_pages(uint last_token, uint split, inout Mask mask) {
     const uint window = mask.layer.window_tokens;
@@ -54,9 +60,9 @@ void find_pages(uint last_token, uint split, inout Mask mask) {
     mask.window_begin = cuts ? mask.first_position + 1u - window : 0u;
     mask.blocks = find_blocks(mask);
     mask.staged = find_staged(mask, last_token);
-    const uint n_pages = mask.blocks.n + mask.staged.n;
-    mask.page_begin = share(n_pages, split, push.n_splits);
-    mask.page_end = share(n_pages, split + 1u, push.n_splits);
+    const uint n_parts = (mask.blocks.n + mask.staged.n) * kPageParts;
+    mask.page_begin = share(n_parts, split, push.n_splits);
+    mask.page_end = share(n_parts, split + 1u, push.n_splits);
 }
 
 // False when the workgroup has no columns. `tile` is one of n_columns.

@@ -25,6 +25,7 @@ const uint kTileQuads = LK_TILE_TOKENS / 4u;  // of k
 const uint kColumnGroups = kColumns / 4u;
 const uint kRowGroups = LK_TILE_THREADS / kColumnGroups;
 const uint kScoreRows = kStageTokens / kRowGroups;
+const uint kScoreGroups = kRowGroups;  // that have scores
 
 // Where rows of channels leave invocations without work, they take tiles of tokens in turn.
 const uint kPhases = kRowGroups < kValueDim ? 1u : kRowGroups / kValueDim;

@@ -39,13 +39,14 @@ Side find_side(Mask mask, EntryView page, bool is_value) {
     return side;
 }
 
-// The channel that a slot of keys holds.
-uint slot_channel(Side keys, uint slot) {
+// The channels that slots of keys hold; null where a slot has its own.
+Address permutation_of(Side keys) {
     if (keys.is_staged)
-        return slot;
-    const Address permutation = keys.info.permutes
-                                    ? address_add(keys.metadata, keys.info.permutation_offset)
-                                    : keys.info.permutation;
+        return Address(0u);
+    return keys.info.permutes ? address_add(keys.metadata, keys.info.permutation_offset)
+                              : keys.info.permutation;
+}
+uint slot_channel(Address permutation, uint slot) {
     return is_null(permutation) ? slot : load_channel(permutation, kHeadDim, slot);
 }
 

@@ -6,6 +6,8 @@
 
 #if defined LK_SLOTS
 #include "shaders/prefill/slot_shape.glsl"
+#elif defined LK_LATENT && defined LK_MATRIX
+#include "shaders/prefill/latent_matrix_shape.glsl"
 #elif defined LK_LATENT
 #include "shaders/prefill/latent_shape.glsl"
 #elif defined LK_MATRIX

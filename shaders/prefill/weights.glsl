@@ -15,7 +15,7 @@ void raise_references(vec4 highest) {
     barrier();
     if (gl_LocalInvocationIndex == 0u)
         shared_raises = 0u;
-    for (uint i = 0u; i < kRowGroups; ++i)
+    for (uint i = 0u; i < kScoreGroups; ++i)
         highest = max(highest, tile_rows[i * kColumnGroups + column_group()]);
     barrier();
     const vec4 raised = max(reference, highest);
@@ -38,7 +38,7 @@ void add_stats() {
     tile_rows[gl_LocalInvocationIndex] = sum;
     barrier();
     sum = vec4(0.0);
-    for (uint i = 0u; i < kRowGroups; ++i)
+    for (uint i = 0u; i < kScoreGroups; ++i)
         sum += tile_rows[i * kColumnGroups + column_group()];
     barrier();
 }

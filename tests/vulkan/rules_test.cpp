@@ -385,6 +385,7 @@ void latents_have_columns_that_fit(void **) {
     assert_int_equal(lk::vulkan::latent_columns(576, 16384, 1024), 0);
     assert_int_equal(lk::vulkan::latent_columns(576, 49152, 255), 0);
     assert_int_equal(lk::vulkan::latent_columns(288, 32768, 512), 16);
+    assert_true(lk::vulkan::latent_matrix_shared_bytes(576) <= 49152);
     for (uint32_t head_dim = 32; head_dim <= LK_MAX_HEAD_DIM; head_dim += 16)
         for (const uint32_t bytes : {32768u, 49152u, 65536u}) {
             const uint32_t columns = lk::vulkan::latent_columns(head_dim, bytes, 512);

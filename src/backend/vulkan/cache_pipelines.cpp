@@ -16,8 +16,9 @@ namespace {
 
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
-constexpr uint32_t kDecodeMergeThreads = 512;  // few columns with many splits
+constexpr uint32_t kManySplitsThreads = 512;  // few columns with many splits
 constexpr uint32_t kUnpackThreads = 256;
+constexpr uint32_t kLatentThreads = LK_LANES * LK_LATENT_TEAMS;
 constexpr uint32_t kFewChannels = 256;        // of a head, for which all devices can pack pages
 constexpr uint32_t kManySharedBytes = 32768;  // that the others need
 
@@ -50,13 +51,21 @@ uint32_t matrix_columns(const Traits &traits, const LayerView &layer) {
                : 0;
 }
 
-// Of a workgroup over latents; 0 where the device has too little shared memory.
-uint32_t most_latent_columns(const Traits &traits, const LayerView &layer) {
-    return latent_columns(layer.head_dim, traits.max_shared_bytes, traits.max_workgroup_size);
+bool has_latent_matrices(const Traits &traits, const LayerView &layer) {
+    return layer.is_latent && traits.matrix_uses && traits.float16 &&
+           traits.max_workgroup_size >= kLatentThreads &&
+           latent_matrix_shared_bytes(layer.head_dim) <= traits.max_shared_bytes;
 }
 
-uint32_t decode_merge_threads(const Traits &traits) {
-    return traits.max_workgroup_size < kDecodeMergeThreads ? kMergeThreads : kDecodeMergeThreads;
+// Of a workgroup over latents; 0 where the device has too little shared memory.
+uint32_t most_latent_columns(const Traits &traits, const LayerView &layer) {
+    return has_latent_matrices(traits, layer)
+               ? LK_LATENT_MATRIX_COLUMNS
+               : latent_columns(layer.head_dim, traits.max_shared_bytes, traits.max_workgroup_size);
+}
+
+uint32_t many_splits_threads(const Traits &traits) {
+    return traits.max_workgroup_size < kManySplitsThreads ? kMergeThreads : kManySplitsThreads;
 }
 
 PipelineSpec merge_spec(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
@@ -275,23 +284,27 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
 
 // Matrices have a size of their own.
 PipelineSpec CachePipelines::tile_spec(const LayerView &layer, uint32_t columns) const {
-    const bool has_matrices = columns == matrix_columns(*traits_, layer);
-    if (!has_matrices) {
-        const uint32_t threads =
-            layer.is_latent ? LK_LATENT_COLUMN_THREADS * columns : LK_TILE_THREADS;
-        return make_spec(layer.is_latent ? shaders::attend_prefill_latent : shaders::attend_prefill,
-                         {{LK_SPEC_THREADS, threads},
-                          {LK_SPEC_HEAD_DIM, layer.head_dim},
-                          {LK_SPEC_COLUMNS, columns},
-                          {LK_SPEC_VALUE_DIM, layer.value_dim}},
-                         0);
+    const ShaderCode *shader = &shaders::attend_prefill;
+    uint32_t threads = LK_TILE_THREADS;
+    bool has_matrices = columns == matrix_columns(*traits_, layer);
+    if (has_matrices) {
+        shader = &shaders::attend_prefill_matrix;
+        threads = 2 * columns;
+    } else if (has_latent_matrices(*traits_, layer)) {
+        shader = &shaders::attend_prefill_latent_matrix;
+        threads = kLatentThreads;
+        has_matrices = true;
+    } else if (layer.is_latent) {
+        shader = &shaders::attend_prefill_latent;
+        threads = LK_LATENT_COLUMN_THREADS * columns;
     }
-    const uint32_t subgroup = team_subgroup(*traits_);
-    return make_spec(shaders::attend_prefill_matrix,
-                     {{LK_SPEC_THREADS, 2 * columns},
+    const uint32_t subgroup = has_matrices ? team_subgroup(*traits_) : 0;
+    return make_spec(*shader,
+                     {{LK_SPEC_THREADS, threads},
                       {LK_SPEC_HEAD_DIM, layer.head_dim},
                       {LK_SPEC_SUBGROUP, subgroup},
-                      {LK_SPEC_COLUMNS, columns}},
+                      {LK_SPEC_COLUMNS, columns},
+                      {LK_SPEC_VALUE_DIM, layer.value_dim}},
                      traits_->subgroup_size_control ? subgroup : 0);
 }
 
@@ -306,16 +319,18 @@ bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form
     const uint32_t value_dim = layout_->layers[layer].value_dim;
     return (*attend || want(decode_spec(layer, columns, form, page_parts), attend)) &&
            (of->merge || want(merge_spec(shaders::attend_decode_merge, value_dim, columns,
-                                         decode_merge_threads(*traits_)),
+                                         many_splits_threads(*traits_)),
                               &of->merge));
 }
 
 bool CachePipelines::want_tile(uint32_t layer, uint32_t columns) {
     AttendPipelines *of = &layers_[layer].tile[size_of(layers_[layer].tile, columns)];
     const LayerView &view = layout_->layers[layer];
+    const uint32_t merge_threads = view.is_latent ? many_splits_threads(*traits_) : kMergeThreads;
     return of->merge ||
            (want(tile_spec(view, columns), &of->attend) &&
-            want(merge_spec(shaders::attend_prefill_merge, view.value_dim, columns), &of->merge));
+            want(merge_spec(shaders::attend_prefill_merge, view.value_dim, columns, merge_threads),
+                 &of->merge));
 }
 
 bool CachePipelines::want_slots(uint32_t layer) {

@@ -399,8 +399,9 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     push.staged_v = staged(args.staging.v);
     push.n_tokens = shape.n_tokens;
     push.n_tiles = static_cast<uint32_t>(ceil_div(n_columns, columns));
-    push.n_splits = tile_splits(uint64_t{push.n_tiles} * layer.n_kv_heads * shape.n_sequences,
-                                n_tile_groups(), n_pages_of(shape));
+    push.n_splits =
+        tile_splits(uint64_t{push.n_tiles} * layer.n_kv_heads * shape.n_sequences, n_tile_groups(),
+                    n_pages_of(shape) * (layer.is_latent ? LK_LATENT_PAGE_PARTS : 1));
     recorder.bind(pipelines.attend);
     for (; push.first_tile < push.n_tiles; push.first_tile += most) {
         recorder.push(push);
@@ -412,7 +413,9 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     recorder.dispatch_barrier();
     recorder.bind(pipelines.merge);
     recorder.push(push);
-    recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences);
+    const auto n_parts =
+        static_cast<uint32_t>(ceil_div(layer.value_dim, LK_PREFILL_MERGE_CHANNELS));
+    recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences * n_parts);
 }
 
 void VulkanCache::record_slots(const Recorder &recorder, const AttendArgs &args,
