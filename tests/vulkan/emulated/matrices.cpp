@@ -3,16 +3,12 @@
 // matrices would run.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "matrices.h"
+
 #include "backend/vulkan/matrix_probe.h"
 
 namespace lk {
 namespace vulkan {
-
-namespace {
-
-constexpr uint32_t kEmulationBytes = 10240;  // of shared memory: operands of 256 lanes
-
-}  // namespace
 
 lk_status probe_matrices(Device *device, Pipelines *) {
     Traits &traits = const_cast<Traits &>(device->traits());
