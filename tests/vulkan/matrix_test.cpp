@@ -61,7 +61,7 @@ void latent_layers_match_reference(void **) {
         if (lk::vulkan::latent_matrix_shared_bytes(c.head_dim) <= shared_bytes)
             all.push_back(c);
     assert_true(all.size() >= 30);
-    check_shapes(all, 3);
+    check_shapes(all, 4);
 }
 
 // Steps whose keys and values are unpacked for all columns at once, at the head dims that fit into
