@@ -94,6 +94,11 @@ def with_matrix_uses(words):
     return [*words[:3], first + 3, *words[4:HEADER_WORDS], *changed]
 
 
+def read_words(binary):
+    code = binary.read_bytes()
+    return struct.unpack(f'<{len(code) // 4}I', code)
+
+
 def definition(name, words):
     code = struct.pack(f'<{len(words)}I', *words)
     # The lowest bytes of all words come first, then the next ones: the high bytes of ids are alike.
@@ -119,14 +124,12 @@ def main():
                                source, '-o', binary], check=False)
     if compiled.returncode:
         return compiled.returncode
-    code = binary.read_bytes()
-    words = without_dead_locals(struct.unpack(f'<{len(code) // 4}I', code))
+    words = without_dead_locals(read_words(binary))
     binary.write_bytes(struct.pack(f'<{len(words)}I', *words))
     # glslc leaves numbers of ids out, up to ten times as many as there are, and drivers have tables of them.
     if optimizer:
         subprocess.run([optimizer, '--compact-ids', binary, '-o', binary], check=True)
-        code = binary.read_bytes()
-        words = struct.unpack(f'<{len(code) // 4}I', code)
+        words = read_words(binary)
     if validator and subprocess.run([validator, '--target-env', 'vulkan1.2', binary],
                                     check=False).returncode:
         return 1

@@ -77,9 +77,13 @@ float f8_to_float(uint v) { return f8s_to_floats(uvec4(v)).x; }
 const float kF8Scale = 128.0;
 uint f8_pair_bits(uint word) { return (word & 0x800080u) << 8 | (word & 0x7F007Fu) << 7; }
 vec2 f8_pair(uint word) { return unpackHalf2x16(f8_pair_bits(word)); }
+uvec2 f8_quad_bits(uint word) {
+    return uvec2(f8_pair_bits(word & 0xFFu | (word & 0xFF00u) << 8),
+                 f8_pair_bits(word >> 16 & 0xFFu | word >> 8 & 0xFF0000u));
+}
 vec4 f8_quad(uint word) {
-    return vec4(f8_pair(word & 0xFFu | (word & 0xFF00u) << 8),
-                f8_pair(word >> 16 & 0xFFu | word >> 8 & 0xFF0000u));
+    const uvec2 pairs = f8_quad_bits(word);
+    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
 }
 
 // The e4m3fnuz number next to f, or f itself: away from zero or towards it. Saturates at +-240.

@@ -1,6 +1,6 @@
 // Partial results of a column become one: a workgroup computes the weights of the splits, then its
-// invocations each take four channels of every n-th split, always in the same order. An includer may
-// define LK_MERGE_CHANNELS, the most channels of a workgroup.
+// invocations each take four channels of every n-th split, always in the same order. A workgroup has
+// up to LK_MERGE_CHANNELS channels.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_MERGE_SPLITS_GLSL
@@ -17,10 +17,6 @@ layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ConstFloatQuads {
     vec4 at[];
 };
-
-#ifndef LK_MERGE_CHANNELS
-#define LK_MERGE_CHANNELS kHeadDim
-#endif
 
 const uint kQuads = kHeadDim / 4u;
 const uint kMostQuads = LK_MERGE_CHANNELS / 4u;

@@ -34,6 +34,7 @@ using uint = uint32_t;
 #define LK_NO_FAULT 0xFFFFFFFFu
 #define LK_FAULT_STEPS 16u /* whose faults are distinguished */
 #define LK_MERGE_SPLITS 16u
+#define LK_MERGE_CHANNELS 128u         /* of a workgroup that merges splits of decode or prefill */
 #define LK_ATTENTION_SCORE_COLUMNS 64u /* kAttentionScoreColumns of src/format/tables.h */
 #define LK_ATTENTION_TOTAL_COLUMNS 8u  /* of a workgroup of attention_totals */
 #define LK_ATTENTION_SCORE_THREADS 128 /* of a workgroup of attention_scores */
@@ -195,7 +196,7 @@ struct AddQueryStatsPush {
 // tile's 16-bit blocks; these are split evenly; same push constants, workgroups and results.
 // decode_merge joins them and includes sink logits. Same push constants, but items are the first
 // splits of work tiles that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS, z = groups of
-// LK_DECODE_MERGE_CHANNELS channels.
+// LK_MERGE_CHANNELS channels.
 struct DecodePush {
     Address step;
     Address items;     // WorkItem [n_items]
@@ -239,7 +240,7 @@ struct DecodePush {
 //   row_max and row_sum [LK_SPEC_COLUMNS] as decode's,
 // and prefill_merge, with the same push constants, joins them. Workgroups: x = columns of the
 // longest sequence, y = KV heads, z = sequence * n + part, of the n parts of value_dim that have up
-// to LK_PREFILL_MERGE_CHANNELS channels.
+// to LK_MERGE_CHANNELS channels.
 struct TilePush {
     Address step;
     Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0

@@ -35,10 +35,9 @@
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
 #define LK_PERMUTATION_OF_FORMAT 2u
-#define LK_DECODE_ROUNDS 6u           /* KV tiles of a team that are looked up at once */
-#define LK_DECODE_MERGE_CHANNELS 128u /* of a workgroup that merges splits */
-#define LK_DECODE_MAX_TEAMS 4u        /* of 32 invocations */
-#define LK_DECODE_MAX_COLUMNS 8u      /* of a work item: a power of two */
+#define LK_DECODE_ROUNDS 6u      /* KV tiles of a team that are looked up at once */
+#define LK_DECODE_MAX_TEAMS 4u   /* of 32 invocations */
+#define LK_DECODE_MAX_COLUMNS 8u /* of a work item: a power of two */
 
 #ifdef __cplusplus
 #include <cstdint>

@@ -8,8 +8,6 @@
 
 #include "shaders/decode/limits.h"
 #include "shaders/decode/work_tile.glsl"
-
-#define LK_MERGE_CHANNELS LK_DECODE_MERGE_CHANNELS
 #include "shaders/merge_splits.glsl"
 
 void main() {

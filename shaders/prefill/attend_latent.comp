@@ -60,6 +60,12 @@ void multiply_values() {
     }
 }
 
+uvec4 lane_channels(Side keys, uint first) {
+    const Address permutation = permutation_of(keys);
+    return uvec4(slot_channel(permutation, first), slot_channel(permutation, first + 1u),
+                 slot_channel(permutation, first + 8u), slot_channel(permutation, first + 9u));
+}
+
 void place_page(Side keys) { place_strip(keys, gl_LocalInvocationIndex); }
 
 void attend_stage(Mask mask, Side keys, Stage stage) {

@@ -41,18 +41,23 @@ uint existing_halves(uint lane, uint n_tokens) {
     return (token < n_tokens ? 0xFFFFu : 0u) | (token + 8u < n_tokens ? 0xFFFF0000u : 0u);
 }
 
-void store_lane(Side keys, TileLane at, uint n_tokens, LaneWords words) {
-    const uvec4 pairs = lane_pairs(keys, at, words) & existing_halves(at.lane, n_tokens);
-    const Address permutation = permutation_of(keys);
-    if (is_null(permutation)) {
+// The includer's: the channels of a lane's slots, which begin at `first`, of keys that permute them.
+uvec4 lane_channels(Side keys, uint first);
+
+void store_channels(Side keys, bool permutes, TileLane at, uvec4 pairs) {
+    if (!permutes) {
         store_pairs(at.strip, at.lane, pairs);
         return;
     }
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        const uint in_strip = LK_TILE_K(at.lane, i & 2u) + (i & 1u);
-        store_pair(LK_TILE_ROW(at.lane, 0u),
-                   slot_channel(permutation, at.strip * LK_STRIP_CHANNELS + in_strip), pairs[i]);
-    }
+    const uvec4 channels =
+        lane_channels(keys, at.strip * LK_STRIP_CHANNELS + LK_TILE_K(at.lane, 0u));
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        store_pair(LK_TILE_ROW(at.lane, 0u), channels[i], pairs[i]);
+}
+
+void store_lane(Side keys, TileLane at, uint n_tokens, LaneWords words) {
+    store_channels(keys, !is_null(permutation_of(keys)), at,
+                   lane_pairs(keys, at, words) & existing_halves(at.lane, n_tokens));
 }
 
 // The first n_tokens of a tile, in rounds of some strips each. Unrolled, the kernel has twice as much

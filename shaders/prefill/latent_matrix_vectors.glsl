@@ -19,6 +19,11 @@ void find_channels(Address permutation) {
                              slot_channel(permutation, 2u * i + 1u) << 16;
 }
 
+uvec4 lane_channels(Side keys, uint first) {
+    const uvec2 pairs = uvec2(shared_channels[first / 2u], shared_channels[first / 2u + 4u]);
+    return uvec4(pairs.x & 0xFFFFu, pairs.x >> 16, pairs.y & 0xFFFFu, pairs.y >> 16);
+}
+
 // Of the invocation's rounds, one strip each; what is loaded for a strip that is not there is not used.
 const uint kMostRounds = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS / LK_LATENT_TEAMS + 1u;
 uvec4 stage_vectors[kStageTiles * kMostRounds];
@@ -59,16 +64,14 @@ void load_vectors(Side keys, uint first_tile) {
     }
 }
 
-// FP8 numbers as f8_pair_bits() takes them.
-uint scaled_f8s(uint word) {
-    return packFloat2x16(unpackFloat2x16(f8_pair_bits(word)) * float16_t(kF8Scale));
+uint scale_f8s(uint pair) {
+    return packFloat2x16(unpackFloat2x16(pair) * float16_t(kF8Scale));
 }
 uvec2 half_parameters(Address array, uint parameter_bytes, uint index, bool by_row) {
     uvec2 words = load_parameter_words(array, parameter_bytes, index, by_row);
     if (parameter_bytes == 1u) {
-        const uint f8s = words.x >> 8u * (index % 4u);
-        words = uvec2(scaled_f8s(f8s & 0xFFu | (f8s & 0xFF00u) << 8),
-                      scaled_f8s(f8s >> 16 & 0xFFu | f8s >> 8 & 0xFF0000u));
+        const uvec2 pairs = f8_quad_bits(words.x >> 8u * (index % 4u));
+        words = uvec2(scale_f8s(pairs.x), scale_f8s(pairs.y));
     }
     return by_row ? uvec2(words.x & 0xFFFFu | words.x << 16, words.x >> 16 | words.x & 0xFFFF0000u)
                   : words;
@@ -115,18 +118,6 @@ uvec4 scale_vector(bool by_row, uint bits, uvec4 codes, uvec4 parameters) {
     return by_row ? numbers.xzyw : numbers;
 }
 
-// With channels of their own, which shared memory has.
-void store_channels(TileLane at, uvec4 pairs, bool permutes) {
-    if (!permutes) {
-        store_pairs(at.strip, at.lane, pairs);
-        return;
-    }
-    const uint first = at.strip * LK_STRIP_CHANNELS + LK_TILE_K(at.lane, 0u);
-    const uvec2 channels = uvec2(shared_channels[first / 2u], shared_channels[first / 2u + 4u]);
-    [[unroll]] for (uint i = 0u; i < 4u; ++i)
-        store_pair(LK_TILE_ROW(at.lane, 0u), channels[i / 2u] >> 16u * (i % 2u) & 0xFFFFu, pairs[i]);
-}
-
 void store_round(Side keys, TileLane at, uint n_tokens, bool permutes, uvec4 vector,
                  uvec4 parameters) {
     if (at.strip >= kStrips)
@@ -136,7 +127,8 @@ void store_round(Side keys, TileLane at, uint n_tokens, bool permutes, uvec4 vec
     if (bits != 16u)
         registers = scale_vector(scales_by_row(keys.info), bits, vector_codes(vector, bits, at.tile),
                                  parameters);
-    store_channels(at, pair_tokens(registers) & existing_halves(at.lane, n_tokens), permutes);
+    store_channels(keys, permutes, at,
+                   pair_tokens(registers) & existing_halves(at.lane, n_tokens));
 }
 
 // Of a stage's first tile, of which n_tokens exist.

@@ -7,9 +7,8 @@
 
 #define LK_TILE_THREADS 256u /* of a workgroup of attend_tile: the lanes of a page's tiles */
 #define LK_TILE_MAX_SPLITS 256u
-#define LK_PREFILL_MERGE_CHANNELS 128u /* of a workgroup that merges splits */
-#define LK_STAGED_PAGE_TOKENS 128u     /* of a page of staged tokens */
-#define LK_MATRIX_STAGE_TOKENS 32u     /* that attend_prefill_matrix multiplies at once */
+#define LK_STAGED_PAGE_TOKENS 128u /* of a page of staged tokens */
+#define LK_MATRIX_STAGE_TOKENS 32u /* that attend_prefill_matrix multiplies at once */
 /* Of attend_prefill_latent: parts of a head dim, added up afterwards, and threads of a column. */
 #define LK_LATENT_SHARES 8u
 #define LK_LATENT_COLUMN_THREADS 32u

@@ -5,9 +5,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-#include "shaders/prefill/limits.h"
-
-#define LK_MERGE_CHANNELS LK_PREFILL_MERGE_CHANNELS
 #include "shaders/merge_splits.glsl"
 #include "shaders/prefill/split.glsl"
 

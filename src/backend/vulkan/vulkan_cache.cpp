@@ -23,6 +23,11 @@ constexpr uint32_t kMaxSequences = 65535;  // workgroups in y and z that every d
 constexpr uint32_t kTileWorkers = 4;       // workgroups of a core
 
 // Of the list of shaders/prefill/pages.glsl for the longest sequence, at most.
+// Workgroups that share the channels of a column's merge.
+uint32_t n_merge_parts(uint32_t value_dim) {
+    return static_cast<uint32_t>(ceil_div(value_dim, LK_MERGE_CHANNELS));
+}
+
 uint32_t n_pages_of(const gpu::StepShape &shape) {
     return shape.max_blocks +
            static_cast<uint32_t>(ceil_div(shape.max_staged, LK_STAGED_PAGE_TOKENS));
@@ -374,8 +379,8 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     if (!split.n_merges)
         return;
     recorder.dispatch_barrier();
-    const auto n_parts = static_cast<uint32_t>(ceil_div(value_dim, LK_DECODE_MERGE_CHANNELS));
-    dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns, n_parts);
+    dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns,
+             n_merge_parts(value_dim));
 }
 
 void VulkanCache::record_prefill(const Recorder &recorder, const AttendArgs &args,
@@ -413,9 +418,8 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     recorder.dispatch_barrier();
     recorder.bind(pipelines.merge);
     recorder.push(push);
-    const auto n_parts =
-        static_cast<uint32_t>(ceil_div(layer.value_dim, LK_PREFILL_MERGE_CHANNELS));
-    recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences * n_parts);
+    recorder.dispatch(n_columns, layer.n_kv_heads,
+                      shape.n_sequences * n_merge_parts(layer.value_dim));
 }
 
 void VulkanCache::record_slots(const Recorder &recorder, const AttendArgs &args,
