@@ -5,6 +5,7 @@
 #include "backend/gpu/split.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "suite.h"
@@ -44,8 +45,11 @@ class Rules final : public gpu::SplitRules {
         return {n_workers, n_workers, 64, 8, kTileColumns, n_workers, 3};
     }
     gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
-        return {n_workers,  n_readers,    8,         131072, splits_packed_only, page_bytes,
-                turn_bytes, byte_percent, page_parts};
+        lk::gpu::SplitShape made = {n_workers,          n_readers,  8,          131072,
+                                    splits_packed_only, page_bytes, turn_bytes, byte_percent};
+        made.n_idle = static_cast<uint32_t>(idle.size());
+        std::copy(idle.begin(), idle.end(), made.idle);
+        return made;
     }
 
     uint32_t n_forms(uint32_t) const override { return has_forms ? 2 : 1; }
@@ -60,7 +64,7 @@ class Rules final : public gpu::SplitRules {
     uint32_t page_bytes = 0;
     uint32_t turn_bytes = 0;
     uint32_t byte_percent = 50;
-    uint32_t page_parts = 1;
+    std::vector<lk::gpu::IdleShape> idle;
 };
 
 class Memory final : public gpu::TableMemory {
@@ -138,12 +142,15 @@ class Context {
         Memory memory;
         assert_int_equal(splits.send(&memory, 0), LK_OK);
         const gpu::Split &split = splits.of(0);
+        variant_ = split.variant;
         std::vector<WorkItem> items(split.n_items);
         std::memcpy(items.data(), memory.bytes.data() + split.items_offset,
                     items.size() * sizeof(WorkItem));
         check_rows(items, rules.splits_packed_only);
         return items;
     }
+
+    uint32_t variant() const { return variant_; }  // that the last plan took
 
     // How long an item takes a block whose readers take KV tiles in turn, in us: measured on an
     // H200 by the kernel that reads these classes (docs/lab/kernels.md, Chunks with classes).
@@ -253,6 +260,7 @@ class Context {
     std::vector<lk::Block> rows_;
     std::vector<const lk::Block *> row_pointers_;
     std::vector<lk::BatchSequence> sequences_;
+    uint32_t variant_ = 0;
 };
 
 // Contexts of 131072, 32768 and 8192 tokens.
@@ -471,33 +479,41 @@ void raw_rows_are_in_each_split_or_apart(void **) {
 }
 
 // Readers take pages together, a page each pair of them, where there are workers for all items
-// then.
-void readers_share_pages_where_workers_are_left(void **) {
+// then; fewer workers with twice the readers come first where they have a page each.
+void idle_shapes_are_taken_where_they_fit(void **) {
     Rules rules;
     rules.splits_packed_only = true;
-    bool shares_once = false;
-    bool is_alone_once = false;
-    for (const uint32_t n_readers : {4u, 12u})
+    constexpr uint32_t kWideWorkers = 50;
+    std::set<uint32_t> taken;
+    for (const uint32_t n_readers : {4u, 12u, 24u})
         for (const Shape &shape : kShapes) {
             rules.n_readers = n_readers;
-            rules.page_parts = 1;
+            rules.idle.clear();
             Context context(shape.n_sequences, {shape.n_pages, 0, 0});
             const size_t n_alone = context.plan(rules).size();
-            rules.page_parts = 2;
+            const uint32_t n_tiles = shape.n_sequences * kHeads;
+            const uint32_t n_raw = n_tiles * (kRecentPages + 1);
+            rules.idle = {{kWorkers, n_readers, 2}, {kWideWorkers, 2 * n_readers, 2}};
             const std::vector<WorkItem> items = context.plan(rules);
-            uint32_t most_pages = 0;
-            for (const WorkItem &item : items)
-                most_pages = std::max(most_pages, item.packed_count);
-            const bool shares = most_pages <= n_readers / 2;
-            if (shares)
-                assert_in_range(items.size(), n_alone, kWorkers);
-            else
+            uint32_t variant = 0;
+            for (uint32_t i = 0; i < rules.idle.size(); ++i) {
+                const uint32_t most_pages = rules.idle[i].n_readers / rules.idle[i].page_parts;
+                const uint32_t n_items = (shape.n_pages + most_pages - 1) / most_pages;
+                if (n_tiles * n_items + n_raw <= rules.idle[i].n_workers)
+                    variant = i + 1;
+            }
+            assert_int_equal(context.variant(), variant);
+            if (variant) {
+                const lk::gpu::IdleShape &of = rules.idle[variant - 1];
+                for (const WorkItem &item : items)
+                    assert_in_range(item.packed_count, 1, of.n_readers / of.page_parts);
+                assert_in_range(items.size(), n_raw + 1, of.n_workers);
+            } else {
                 assert_int_equal(items.size(), n_alone);
-            shares_once = shares_once || shares;
-            is_alone_once = is_alone_once || !shares;
+            }
+            taken.insert(variant);
         }
-    assert_true(shares_once);
-    assert_true(is_alone_once);
+    assert_int_equal(taken.size(), 3);
 }
 
 // Long contexts of several sequences have items for all workers, each with the 16-bit blocks.
@@ -508,7 +524,7 @@ void busy_workers_keep_their_items(void **) {
     rules.n_readers = 4;
     constexpr uint32_t kSequences = 8;
     for (const uint32_t page_parts : {1u, 2u}) {
-        rules.page_parts = page_parts;
+        rules.idle = {{rules.n_workers, rules.n_readers, page_parts}};
         Context context(kSequences, {253, 0, 0});
         const std::vector<WorkItem> items = context.plan(rules);
         assert_int_equal(items.size(), 6 * kSequences * kHeads);
@@ -564,7 +580,7 @@ int main() {
         cmocka_unit_test(rounds_of_pages_are_shared),
         cmocka_unit_test(heads_of_different_widths_keep_their_items),
         cmocka_unit_test(raw_rows_are_in_each_split_or_apart),
-        cmocka_unit_test(readers_share_pages_where_workers_are_left),
+        cmocka_unit_test(idle_shapes_are_taken_where_they_fit),
         cmocka_unit_test(busy_workers_keep_their_items),
         cmocka_unit_test(items_are_in_the_order_of_forms),
     };

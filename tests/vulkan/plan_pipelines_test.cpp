@@ -86,12 +86,12 @@ Traits with_matrices(Traits traits) {
     return traits;
 }
 
-// Those of the layer's forms, which take pages in any number of parts.
+// Those of the layer's forms, in all variants.
 void insert_attend(const DecodeRules &rules, const CachePipelines &pipelines, uint32_t layer,
                    uint32_t columns, std::set<VkPipeline> *found) {
-    for (uint32_t parts = 1; parts <= rules.page_parts(layer); ++parts)
+    for (uint32_t variant = 0; variant < rules.n_variants(layer, columns); ++variant)
         for (uint32_t form = 0; form < rules.n_forms(layer); ++form)
-            found->insert(pipelines.attend(layer, columns, form, parts));
+            found->insert(pipelines.attend(layer, columns, form, variant));
     found->insert(pipelines.decode(layer, columns).merge);
 }
 
@@ -100,9 +100,10 @@ std::set<VkPipeline> decode_pipelines(const DecodeRules &rules, CachePipelines *
     for (uint32_t l = 0; l < kLayers; ++l)
         for (const uint32_t n_columns : {1u, UINT32_MAX})
             for (uint32_t form = 0; rules.takes(l) && form < rules.n_forms(l); ++form)
-                for (uint32_t parts = 1; parts <= rules.page_parts(l); ++parts)
+                for (uint32_t variant = 0;
+                     variant < rules.n_variants(l, rules.tile_columns(l, n_columns)); ++variant)
                     assert_true(
-                        pipelines->want_decode(l, rules.tile_columns(l, n_columns), form, parts));
+                        pipelines->want_decode(l, rules.tile_columns(l, n_columns), form, variant));
     expect_ok(pipelines->make_wanted());
     std::set<VkPipeline> found;
     for (uint32_t l = 0; l < kLayers; ++l)

@@ -328,26 +328,66 @@ void other_value_dims_have_no_matrices(void **) {
         }
 }
 
-// Two teams take a plain page of few vectors, of which each loads all.
-void teams_take_small_pages_together(void **) {
+// Steps that leave workers idle: two teams take a plain page of few vectors, of which each loads
+// all, and layers whose workgroups have few teams have larger ones, which take a page with one team
+// or two.
+void idle_workers_have_variants(void **) {
     struct Expected {
         Head head;
         lk::Metadata metadata;
-        uint32_t page_parts;
+        uint32_t columns;  // of a KV head
+        uint32_t n_variants;
+        uint32_t n_teams;  // of a wide workgroup
     };
-    const Expected all[] = {{{128, 0, 0, 0, 2, 256}, lk::Metadata::kF16, 2},
-                            {{128, 0, 32, 0, 2, 256}, lk::Metadata::kF16, 2},
-                            {{128, 0, 256, 0, 4, 256}, lk::Metadata::kF16, 1},
-                            {{128, 256, 0, 0, 8, 256}, lk::Metadata::kF16, 1},
-                            {{32, 0, 32, 0, 2, 256}, lk::Metadata::kF8, 1}};
+    const Expected all[] = {{{128, 0, 0, 0, 2, 256}, lk::Metadata::kF16, 4, 3, 4},
+                            {{128, 0, 256, 0, 4, 256}, lk::Metadata::kF16, 4, 3, 4},
+                            {{128, 256, 0, 0, 8, 256}, lk::Metadata::kF16, 4, 3, 4},
+                            {{32, 0, 32, 0, 2, 256}, lk::Metadata::kF8, 4, 1, 0}};
     const lk::vulkan::Traits traits = device_with_matrices();
     for (const Expected &expected : all) {
         const Plan plan({Layer(kHeads, expected.head)}, expected.metadata, 256);
         DecodeRules rules(lk::default_allocator(), traits);
         assert_true(rules.open(plan.layout()));
         assert_true(rules.arithmetic(0) == lk::vulkan::DecodeArithmetic::kMatrix);
-        assert_int_equal(rules.page_parts(0), expected.page_parts);
-        assert_int_equal(rules.shape(0, kHeads, 4).page_parts, expected.page_parts);
+        const uint32_t columns = rules.tile_columns(0, expected.columns);
+        const uint32_t n_teams = rules.threads(0, columns) / 32;
+        assert_int_equal(rules.n_variants(0, columns), expected.n_variants);
+        const lk::vulkan::DecodeVariant first = rules.variant(0, columns, 0);
+        assert_int_equal(first.threads, 32 * n_teams);
+        assert_int_equal(first.page_parts, 1);
+        const lk::gpu::SplitShape shape = rules.shape(0, kHeads, expected.columns);
+        assert_int_equal(shape.n_idle, expected.n_variants - 1);
+        for (uint32_t i = 0; i < shape.n_idle; ++i) {
+            const lk::vulkan::DecodeVariant idle = rules.variant(0, columns, i + 1);
+            assert_true(n_teams < expected.n_teams);
+            assert_int_equal(idle.threads, 32 * expected.n_teams);
+            assert_int_equal(idle.page_parts, i + 1);
+            assert_int_equal(shape.idle[i].n_readers, expected.n_teams);
+            assert_int_equal(shape.idle[i].page_parts, i + 1);
+            assert_int_equal(shape.idle[i].n_workers, traits.n_cores);
+        }
+    }
+}
+
+// Heads whose workgroups have all teams keep them: two take a page of few vectors.
+void full_workgroups_share_small_pages(void **) {
+    const std::pair<Head, uint32_t> all[] = {{{128, 0, 0, 0, 2, 128}, 2},
+                                             {{128, 0, 128, 0, 4, 128}, 1}};
+    const lk::vulkan::Traits traits = device_with_matrices();
+    for (const auto &[head, n_variants] : all) {
+        const Plan plan({Layer(kHeads, head)}, lk::Metadata::kF16, 128);
+        DecodeRules rules(lk::default_allocator(), traits);
+        assert_true(rules.open(plan.layout()));
+        const uint32_t columns = rules.tile_columns(0, 4);
+        assert_int_equal(rules.threads(0, columns), 128);
+        assert_int_equal(rules.n_variants(0, columns), n_variants);
+        if (n_variants == 1)
+            continue;
+        const lk::gpu::SplitShape shape = rules.shape(0, kHeads, 4);
+        assert_int_equal(rules.variant(0, columns, 1).threads, 128);
+        assert_int_equal(rules.variant(0, columns, 1).page_parts, 2);
+        assert_int_equal(shape.idle[0].n_workers, shape.n_workers);
+        assert_int_equal(shape.idle[0].n_readers, 4);
     }
 }
 
@@ -419,7 +459,8 @@ int main() {
         cmocka_unit_test(layers_without_room_are_not_taken),
         cmocka_unit_test(teams_share_pages_of_wide_heads),
         cmocka_unit_test(other_value_dims_have_no_matrices),
-        cmocka_unit_test(teams_take_small_pages_together),
+        cmocka_unit_test(idle_workers_have_variants),
+        cmocka_unit_test(full_workgroups_share_small_pages),
         cmocka_unit_test(half_raw_layers_have_no_matrices),
         cmocka_unit_test(splits_have_pages),
         cmocka_unit_test(latents_have_columns_that_fit),

@@ -132,13 +132,13 @@ void add_rows(CapturedDevice *device, const NamedPlan &plan, const Variant &vari
     row.columns = rules.tile_columns(0, 1);
     row.threads = rules.threads(0, row.columns);
     for (uint32_t i = 0; i < rules.n_forms(0); ++i)
-        if (!pipelines.want_decode(0, row.columns, i, 1))
+        if (!pipelines.want_decode(0, row.columns, i, 0))
             stop(plan.name + ": no memory");
     if (pipelines.make_wanted())
         stop(plan.name + ", " + variant.name + ": " + lk::last_sentence());
     for (uint32_t i = 0; i < rules.n_forms(0); ++i) {
         row.form = i;
-        row.code = device->compiled(pipelines.attend(0, row.columns, i, 1));
+        row.code = device->compiled(pipelines.attend(0, row.columns, i, 0));
         const bool is_known = std::any_of(rows->begin(), rows->end(), [&](const Row &known) {
             return known.plan == row.plan && known.variant == row.variant && known.code == row.code;
         });

@@ -16,6 +16,15 @@ namespace gpu {
 
 constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
 
+// Workgroups for a step that leaves workers idle: all its items run at once, and each reader has
+// one page at most.
+struct IdleShape {
+    uint32_t n_workers;
+    uint32_t n_readers;   // of a workgroup
+    uint32_t page_parts;  // readers that take a page together
+};
+constexpr uint32_t kMaxIdleShapes = 2;
+
 // How a layer's decode is cut.
 struct SplitShape {
     uint32_t n_workers;       // workgroups that run side by side and take items in turn
@@ -31,8 +40,8 @@ struct SplitShape {
                               // cut by bytes alone
     uint32_t byte_percent = 50;  // of a page's cost, where pages of a layer differ in their bytes;
                                  // the rest is the same for all pages
-    uint32_t page_parts = 1;     // with splits_packed_only: readers that take a page together where
-                                 // workers are left
+    uint32_t n_idle = 0;         // with splits_packed_only: the last of them that fits is taken
+    IdleShape idle[kMaxIdleShapes] = {};
 };
 
 // The most that shapes can be. A work tile is a KV head of a sequence.
@@ -74,6 +83,7 @@ struct Split {
     uint32_t first_form;  // in the FormItems of all layers
     bool has_mixed;       // an item may have packed blocks of several forms
     uint32_t page_parts;  // readers that take a page together
+    uint32_t variant;     // of the kernels: 0, or 1 + i of shape.idle[i], which is in shape then
     SplitShape shape;
 };
 

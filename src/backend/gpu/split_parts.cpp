@@ -131,31 +131,45 @@ uint32_t Splits::n_raw_of(const WorkTileBlocks &work_tile) {
     return work_tile.packed.size() ? work_tile.raw[0].size() + work_tile.raw[1].size() : 0;
 }
 
-// Are there workers for all items at once, those of raw blocks included? Where readers take a page
-// together, each of them has one at most.
+// Are there workers for all items at once, those of raw blocks included? In an idle shape each
+// reader has one page at most, which is packed.
 bool Splits::fits_at_once(const Kind &kind, uint32_t n_tiles, uint64_t total,
                           uint32_t n_rounds) const {
     const SplitShape &shape = kind.split.shape;
     const uint32_t most_pages = shape.n_readers / kind.split.page_parts;  // of an item
     uint64_t n_items = 0;
-    for (size_t p = 0; p < parts_.size(); ++p)
-        if (parts_[p].is_used)
-            n_items += kind.split.page_parts > 1 ? ceil_div(parts_[p].n_pages, most_pages)
-                                                 : n_splits_of(kind, p, total, n_rounds);
+    for (size_t p = 0; p < parts_.size(); ++p) {
+        if (!parts_[p].is_used)
+            continue;
+        if (kind.split.variant && parts_[p].n_pages && p % n_parts_ == kind.split.n_forms)
+            return false;
+        n_items += kind.split.variant
+                       ? std::max<uint64_t>(ceil_div(parts_[p].n_pages, most_pages), 1)
+                       : n_splits_of(kind, p, total, n_rounds);
+    }
     for (const WorkTileBlocks &work_tile : work_tiles_)
         n_items += n_raw_of(work_tile);
     return n_items * n_tiles <= shape.n_workers;
 }
 
 // A workgroup is as slow as a team that takes a page after tiles of raw blocks. Where workers are
-// left, raw blocks have items of their own, and where there are enough of them readers share pages.
+// left, raw blocks have items of their own, and an idle shape is taken if one fits.
 void Splits::use_idle_workers(Kind *kind, uint32_t n_tiles, uint64_t total, uint32_t n_rounds) {
-    if (!kind->split.shape.splits_packed_only)
+    const SplitShape shape = kind->split.shape;
+    if (!shape.splits_packed_only)
         return;
-    const bool is_apart = fits_at_once(*kind, n_tiles, total, n_rounds);
-    kind->split.page_parts = kind->split.shape.page_parts;
-    if (!is_apart || !fits_at_once(*kind, n_tiles, total, n_rounds))
-        kind->split.page_parts = 1;
+    bool is_apart = fits_at_once(*kind, n_tiles, total, n_rounds);
+    for (uint32_t i = shape.n_idle; i > 0 && !kind->split.variant; --i) {
+        Kind idle = *kind;
+        idle.split.variant = i;
+        idle.split.page_parts = shape.idle[i - 1].page_parts;
+        idle.split.shape.n_workers = shape.idle[i - 1].n_workers;
+        idle.split.shape.n_readers = shape.idle[i - 1].n_readers;
+        if (fits_at_once(idle, n_tiles, total, n_rounds)) {
+            *kind = idle;
+            is_apart = true;
+        }
+    }
     for (size_t u = 0; is_apart && u < work_tiles_.size(); ++u)
         parts_[(u + 1) * n_parts_ - 1].n_raw = n_raw_of(work_tiles_[u]);
 }

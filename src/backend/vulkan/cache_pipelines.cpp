@@ -125,7 +125,8 @@ bool CachePipelines::place_layer(uint32_t layer) {
             continue;
         of->decode[size].columns = rules_->tile_columns(layer, n_columns);
         of->decode[size].first_form = static_cast<uint32_t>(forms_.size());
-        if (!forms_.resize(forms_.size() + rules_->n_forms(layer) * rules_->page_parts(layer)))
+        const uint32_t n_variants = rules_->n_variants(layer, of->decode[size].columns);
+        if (!forms_.resize(forms_.size() + rules_->n_forms(layer) * n_variants))
             return false;
     }
     return true;
@@ -136,9 +137,10 @@ bool CachePipelines::place_layer(uint32_t layer) {
 bool CachePipelines::want_first(uint32_t layer) {
     bool has_memory = true;
     const uint32_t n_forms = rules_->takes(layer) ? rules_->n_certain_forms(layer) : 0;
-    for (uint32_t parts = 1; parts <= rules_->page_parts(layer); ++parts)
-        for (uint32_t form = 0; has_memory && form < n_forms; ++form)
-            has_memory = want_decode(layer, layers_[layer].decode[0].columns, form, parts);
+    const uint32_t columns = layers_[layer].decode[0].columns;
+    for (uint32_t form = 0; form < n_forms; ++form)
+        for (uint32_t i = 0; has_memory && i < rules_->n_variants(layer, columns); ++i)
+            has_memory = want_decode(layer, columns, form, i);
     if (layout_->max_step_tokens <= kDraftTokens)
         return has_memory;
     if (has_slot_pipelines(*traits_, layout_->layers[layer]))
@@ -237,7 +239,7 @@ lk_status CachePipelines::fixed(FixedKernel kernel, VkPipeline *out) {
 }
 
 PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint32_t form,
-                                         uint32_t page_parts) const {
+                                         uint32_t variant) const {
     const LayerView &view = layout_->layers[layer];
     const DecodeArithmetic arithmetic = rules_->arithmetic(layer);
     const uint32_t subgroup = traits_->subgroup ? team_subgroup(*traits_) : 0;
@@ -245,7 +247,8 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
     const ShaderCode &shader = decode_shader(arithmetic, traits_->subgroup,
                                              has_matrices ? &rules_->form(layer, form) : nullptr);
     const uint32_t required = traits_->subgroup_size_control ? subgroup : 0;
-    const Constant threads = {LK_SPEC_THREADS, rules_->threads(layer, columns)};
+    const DecodeVariant workgroups = rules_->variant(layer, columns, variant);
+    const Constant threads = {LK_SPEC_THREADS, workgroups.threads};
     if (!has_matrices)
         return make_spec(shader,
                          {threads,
@@ -277,7 +280,7 @@ PipelineSpec CachePipelines::decode_spec(uint32_t layer, uint32_t columns, uint3
                       {LK_SPEC_HIGH_SLOTS, of.high_slots},
                       {LK_SPEC_FORM, of.only_form},
                       {LK_SPEC_PASSES, of.passes},
-                      {LK_SPEC_PAGE_PARTS, page_parts},
+                      {LK_SPEC_PAGE_PARTS, workgroups.page_parts},
                       {LK_SPEC_ROTATION, view.key_rotation}},
                      required);
 }
@@ -313,11 +316,11 @@ bool CachePipelines::want(const PipelineSpec &spec, VkPipeline *out) {
 }
 
 bool CachePipelines::want_decode(uint32_t layer, uint32_t columns, uint32_t form,
-                                 uint32_t page_parts) {
+                                 uint32_t variant) {
     AttendPipelines *of = &layers_[layer].decode[size_of(layers_[layer].decode, columns)];
-    VkPipeline *attend = &forms_[form_index(layer, *of, form, page_parts)];
+    VkPipeline *attend = &forms_[form_index(layer, *of, form, variant)];
     const uint32_t value_dim = layout_->layers[layer].value_dim;
-    return (*attend || want(decode_spec(layer, columns, form, page_parts), attend)) &&
+    return (*attend || want(decode_spec(layer, columns, form, variant), attend)) &&
            (of->merge || want(merge_spec(shaders::attend_decode_merge, value_dim, columns,
                                          many_splits_threads(*traits_)),
                               &of->merge));

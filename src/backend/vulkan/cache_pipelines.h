@@ -87,7 +87,7 @@ class CachePipelines {
 
     // Pipelines of attention that a step runs, as accessors below name them: each want_...() notes
     // those that are not there yet, and make_wanted() makes all of these.
-    bool want_decode(uint32_t layer, uint32_t columns, uint32_t form, uint32_t page_parts);
+    bool want_decode(uint32_t layer, uint32_t columns, uint32_t form, uint32_t variant);
     bool want_tile(uint32_t layer, uint32_t columns);
     bool want_slots(uint32_t layer);
     lk_status make_wanted();
@@ -96,9 +96,9 @@ class CachePipelines {
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
         return layers_[layer].decode[size_of(layers_[layer].decode, columns)];
     }
-    // The kernel of a form of the layer's packed pages, which takes them in so many parts.
-    VkPipeline attend(uint32_t layer, uint32_t columns, uint32_t form, uint32_t page_parts) const {
-        return forms_[form_index(layer, decode(layer, columns), form, page_parts)];
+    // The kernel of a form of the layer's packed pages, in a variant of DecodeRules.
+    VkPipeline attend(uint32_t layer, uint32_t columns, uint32_t form, uint32_t variant) const {
+        return forms_[form_index(layer, decode(layer, columns), form, variant)];
     }
     const AttendPipelines &tile(uint32_t layer, uint32_t columns) const {
         return layers_[layer].tile[size_of(layers_[layer].tile, columns)];
@@ -122,10 +122,10 @@ class CachePipelines {
     bool want(const PipelineSpec &spec, VkPipeline *out);
     PipelineSpec fixed_spec(FixedKernel kernel) const;
     PipelineSpec decode_spec(uint32_t layer, uint32_t columns, uint32_t form,
-                             uint32_t page_parts) const;
+                             uint32_t variant) const;
     uint32_t form_index(uint32_t layer, const AttendPipelines &decode, uint32_t form,
-                        uint32_t page_parts) const {
-        return decode.first_form + (page_parts - 1) * rules_->n_forms(layer) + form;
+                        uint32_t variant) const {
+        return decode.first_form + variant * rules_->n_forms(layer) + form;
     }
     PipelineSpec tile_spec(const LayerView &layer, uint32_t columns) const;
     lk_status check_device() const;

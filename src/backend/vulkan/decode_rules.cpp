@@ -18,6 +18,7 @@ constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it
 constexpr uint32_t kFormTeams = 8;        // of a core, likewise, of pushed forms and FP32 vectors
 constexpr uint32_t kFormWorkers = 2;      // likewise, at least
 constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
+constexpr uint32_t kWideSharedBytes = 29696;  // likewise, of a core that has no other
 constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
 constexpr uint32_t kFoldSharedBytes = 16384;  // likewise, where each form has several token groups
 constexpr uint32_t kPassSharedBytes = 12288;  // likewise, in two passes
@@ -359,7 +360,13 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns)
                              n_teams > 1 ? raw_page_bytes : 0};
     if (!has_matrices)
         shape.byte_percent = kVectorBytePercent;
-    shape.page_parts = page_parts(layer);
+    shape.n_idle = n_variants(layer, columns) - 1;
+    for (uint32_t i = 0; i < shape.n_idle; ++i) {
+        const DecodeVariant idle = variant(layer, columns, i + 1);
+        const bool is_wide = has_wide_workgroups(layer, columns);
+        shape.idle[i] = {is_wide ? traits_.n_cores : n_workers, idle.threads / LK_LANES,
+                         idle.page_parts};
+    }
     return shape;
 }
 
@@ -384,24 +391,43 @@ uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
                           arithmetic(layer));
 }
 
-// Plain pages of few vectors, of which a workgroup has the teams: each team of a page loads all of
-// its vectors, so pages of many take as long with two.
-uint32_t DecodeRules::page_parts(uint32_t layer) const {
+// Workgroups of few teams, of which a core runs several, have larger ones for steps that leave
+// cores idle. Else two teams take a plain page of few vectors: both load all of them, so pages of
+// many take as long.
+uint32_t DecodeRules::n_variants(uint32_t layer, uint32_t tile_columns) const {
     const Layer &of = layers_[layer];
     if (!of.has_matrices || !of.widths || has_pushed_forms(layer))
         return 1;
+    if (has_wide_workgroups(layer, tile_columns))
+        return 3;
     const PageForm &form = forms_[of.first_form];
     const uint32_t n_strips = of.dims.keys / LK_STRIP_CHANNELS;
     const uint32_t n_vectors =
         n_strips + 2 * form.key_end8 + form.key_end4 + n_strips * form.value_bits / 2;
-    const bool has_teams = threads(layer, tile_columns(layer, UINT32_MAX)) > LK_LANES;
+    const bool has_teams = threads(layer, tile_columns) > LK_LANES;
     return has_teams && n_vectors < kManyVectors * n_strips ? 2 : 1;
 }
 
-uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
-    const uint32_t shared_bytes = std::min(wanted_shared_bytes(layer), traits_.max_shared_bytes);
+DecodeVariant DecodeRules::variant(uint32_t layer, uint32_t tile_columns, uint32_t i) const {
+    const bool is_wide = i && has_wide_workgroups(layer, tile_columns);
+    return {
+        is_wide ? threads_in(layer, tile_columns, kWideSharedBytes) : threads(layer, tile_columns),
+        is_wide ? i : i + 1};
+}
+
+bool DecodeRules::has_wide_workgroups(uint32_t layer, uint32_t tile_columns) const {
+    return threads_in(layer, tile_columns, kWideSharedBytes) > threads(layer, tile_columns);
+}
+
+uint32_t DecodeRules::threads_in(uint32_t layer, uint32_t tile_columns,
+                                 uint32_t shared_bytes) const {
     return decode_threads(layers_[layer].dims, tile_columns, arithmetic(layer), traits_.subgroup,
-                          folds(layer), higher_slots(layer), shared_bytes);
+                          folds(layer), higher_slots(layer),
+                          std::min(shared_bytes, traits_.max_shared_bytes));
+}
+
+uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
+    return threads_in(layer, tile_columns, wanted_shared_bytes(layer));
 }
 
 uint32_t DecodeRules::page_teams(uint32_t layer, uint32_t tile_columns) const {

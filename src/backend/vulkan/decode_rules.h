@@ -27,6 +27,11 @@ struct PageForm {
     uint32_t form;
     uint32_t formats;
 };
+// Workgroups of a kernel of decode.
+struct DecodeVariant {
+    uint32_t threads;
+    uint32_t page_parts;  // LK_SPEC_PAGE_PARTS
+};
 // Can a pipeline take pages of both?
 bool has_same_pipeline(const PageForm &a, const PageForm &b);
 
@@ -78,8 +83,10 @@ class DecodeRules final : public gpu::SplitRules {
     const PageForm &form(uint32_t layer, uint32_t i) const {
         return forms_[layers_[layer].first_form + i];
     }
-    // LK_SPEC_PAGE_PARTS with matrices, at most: a layer has pipelines for each number.
-    uint32_t page_parts(uint32_t layer) const;
+    // Split.variant: how workgroups of a layer's kernels take pages, of each of which it has
+    // pipelines.
+    uint32_t n_variants(uint32_t layer, uint32_t tile_columns) const;
+    DecodeVariant variant(uint32_t layer, uint32_t tile_columns, uint32_t i) const;
     // Columns of an item, and threads of its workgroup, where work tiles have n_columns. There are
     // two shapes for a layer: that of one new token and that of more.
     uint32_t tile_columns(uint32_t layer, uint32_t n_columns) const;
@@ -117,6 +124,8 @@ class DecodeRules final : public gpu::SplitRules {
     void find_constants();
     bool has_room(uint32_t layer) const;
     uint32_t wanted_shared_bytes(uint32_t layer) const;
+    uint32_t threads_in(uint32_t layer, uint32_t tile_columns, uint32_t shared_bytes) const;
+    bool has_wide_workgroups(uint32_t layer, uint32_t tile_columns) const;
     uint32_t folds(uint32_t layer) const;
     uint32_t higher_slots(uint32_t layer) const;
     uint32_t core_workers(uint32_t layer, uint32_t tile_columns) const;

@@ -197,9 +197,9 @@ bool VulkanCache::want_decode(uint32_t layer) {
     const gpu::FormItems *forms = state_.splits().forms_of(split);
     bool has_memory = true;
     for (uint32_t i = 0; has_memory && i <= split.n_forms; ++i)
-        has_memory = !forms[i].n_items ||
-                     pipelines_.want_decode(layer, split.shape.tile_columns,
-                                            i < split.n_forms ? i : 0, split.page_parts);
+        has_memory =
+            !forms[i].n_items || pipelines_.want_decode(layer, split.shape.tile_columns,
+                                                        i < split.n_forms ? i : 0, split.variant);
     return has_memory;
 }
 
@@ -373,7 +373,7 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
                            ? rules_.form(layer, form).formats
                            : 0;
         if (forms[i].n_items)
-            dispatch(pipelines_.attend(layer, split.shape.tile_columns, form, split.page_parts),
+            dispatch(pipelines_.attend(layer, split.shape.tile_columns, form, split.variant),
                      forms[i].first_item, forms[i].n_items, 1, 1);
     }
     if (!split.n_merges)
