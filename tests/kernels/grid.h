@@ -47,6 +47,10 @@ std::vector<Case> plain_f8_cases();
 // Head dims above 256: kinds of pages as above.
 std::vector<Case> wide_cases();
 
+// Plain pages of few tokens under as many query heads for each KV head as kernels of matrices have
+// columns: steps that leave most of a device idle.
+std::vector<Case> idle_cases();
+
 // Wide heads under FP8 parameters: in groups of 32, with outliers whose partners are among other
 // 128 channels, and in one group.
 std::vector<Case> wide_group_cases();

@@ -60,6 +60,34 @@ std::vector<Case> many_split_cases() {
     return all;
 }
 
+std::vector<Case> idle_cases() {
+    struct Widths {
+        uint32_t keys, boosted, values;
+    };
+    std::vector<Case> all;
+    uint32_t turns[7] = {};
+    for (const uint32_t head_dim : {96u, 80u, 128u, 256u})
+        for (const Widths &widths : {Widths{2, 0, 2}, Widths{4, 0, 4}, Widths{8, 0, 8},
+                                     Widths{2, 16, 2}, Widths{8, 0, 2}, Widths{4, 0, 8}}) {
+            Case c;
+            c.head_dim = head_dim;
+            c.group = 8;
+            c.key_bits = widths.keys;
+            c.boosted = widths.boosted;
+            c.value_bits = widths.values;
+            c.n_kv_heads = next_of({1, 2}, turns);
+            c.n_new = next_of({1, 1, 2}, turns + 1);
+            c.packed_pages = next_of({3, 1, 2, 6, 4}, turns + 2);
+            c.tail_tokens = next_of({5, 131, 19}, turns + 3);
+            c.window = next_of({0, 0, 0, 0, 130}, turns + 4);
+            c.soft_cap = turns[0] % 7 == 3 ? 5.0f : 0.0f;
+            c.sinks = next_of({0, 1, 0}, turns + 5);
+            c.n_sequences = next_of({1, 1, 1, 3}, turns + 6);
+            all.push_back(c);
+        }
+    return all;
+}
+
 std::vector<Case> wide_group_cases() {
     std::vector<Case> all;
     uint32_t turns[6] = {};

@@ -62,6 +62,7 @@ void passes_match_reference(void **) {
 void value_dims_match_reference(void **) { check_shapes(value_dim_cases()); }
 void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
+void idle_workers_match_reference(void **) { check_shapes(idle_cases()); }
 // Few: Mesa's driver on the CPU takes long to compile their loops.
 void wide_heads_match_reference(void **) { check_shapes(every_case(wide_cases(), g_full ? 1 : 3)); }
 
@@ -100,6 +101,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(value_dims_match_reference),
         cmocka_unit_test(latent_layers_match_reference),
         cmocka_unit_test(ratios_match_reference),
+        cmocka_unit_test(idle_workers_match_reference),
         cmocka_unit_test(wide_heads_match_reference),
         cmocka_unit_test(attention_matches_reference),
         cmocka_unit_test(pipelines_are_few),
