@@ -20,6 +20,7 @@ extern "C" {
 namespace {
 
 bool g_full = false;
+bool is_on_cpu() { return test_device()->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU; }
 // Without --full: a driver on the CPU takes long to compile what a case needs. Coprime to the
 // numbers of values of all axes, so that all of them occur.
 constexpr size_t kEvery = 5;
@@ -44,7 +45,6 @@ void long_steps_match_reference(void **) { check_shapes(every_case(long_cases(),
 // Long steps that unpack their two KV heads after each other, and whose context is too long for
 // that: on devices with matrices, which no driver on the CPU has.
 void passes_match_reference(void **) {
-    const bool is_cpu = test_device()->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     std::vector<Case> cases(2);
     for (Case &c : cases) {
         c.head_dim = 128;
@@ -53,9 +53,9 @@ void passes_match_reference(void **) {
         c.n_kv_heads = 2;
         c.group = 4;
         c.n_new = 65;
-        c.packed_pages = is_cpu ? 4 : 40;
+        c.packed_pages = is_on_cpu() ? 4 : 40;
     }
-    if (!is_cpu)
+    if (!is_on_cpu())
         cases[1].packed_pages = 70;
     compare(cases);
 }
@@ -64,7 +64,7 @@ void latent_layers_match_reference(void **) { check_shapes(latent_cases()); }
 void ratios_match_reference(void **) { check_shapes(ratio_cases()); }
 // On devices with matrices, which no driver on the CPU has: matrix_test.cpp has them there.
 void idle_workers_match_reference(void **) {
-    if (test_device()->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU && !g_full)
+    if (is_on_cpu() && !g_full)
         skip();
     check_shapes(idle_cases());
 }
@@ -80,7 +80,7 @@ void pipelines_are_few(void **) {
     constexpr uint32_t kMost = 300;
     const uint32_t n = shared_pipelines_count();
     std::printf("%u pipelines\n", n);
-    if (test_device()->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
+    if (is_on_cpu())
         assert_true(n > 0 && (g_full || n < kMost));
 }
 

@@ -6,6 +6,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+#include <algorithm>
+#include <iterator>
+
 extern "C" {
 #include <cmocka.h>
 }
@@ -27,47 +30,47 @@ void check_shapes(const std::vector<Case> &cases, size_t every) {
     comparison.check(every_case(cases, g_full ? 1 : every));
     comparison.finish();
 }
+template <class IsWanted>
+std::vector<Case> wanted_cases(const std::vector<Case> &cases, IsWanted is_wanted) {
+    std::vector<Case> wanted;
+    std::copy_if(cases.begin(), cases.end(), std::back_inserter(wanted), is_wanted);
+    return wanted;
+}
 void plain_pages_match_reference(void **) { check_shapes(common_cases(), 29); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases(), 11); }
 void shared_channels_match_reference(void **) { check_shapes(chanmix_cases(), 37); }
 // Heads that the kernels take; slots of 80 channels need more shared memory than emulation leaves.
 void rotated_keys_match_reference(void **) {
-    std::vector<Case> all;
-    for (const Case &c : rotated_cases())
-        if (c.head_dim <= 256 && (c.head_dim != 80 || c.n_new <= LK_DRAFT_TOKENS))
-            all.push_back(c);
-    check_shapes(all, 11);
+    const auto fits = [](const Case &c) {
+        return c.head_dim <= 256 && (c.head_dim != 80 || c.n_new <= LK_DRAFT_TOKENS);
+    };
+    check_shapes(wanted_cases(rotated_cases(), fits), 11);
 }
 // Heads whose larger workgroups fit next to emulation.
 void idle_workers_match_reference(void **) {
-    std::vector<Case> all;
-    for (const Case &c : idle_cases())
-        if (c.head_dim <= 96)
-            all.push_back(c);
-    check_shapes(all, 5);
+    const auto fits = [](const Case &c) { return c.head_dim <= 96; };
+    check_shapes(wanted_cases(idle_cases(), fits), 5);
 }
 void mixed_pages_match_reference(void **) { check_shapes(mixed_cases(), 5); }
 
 // Steps of more query columns than decode takes, of any shape of pages and masks, at the head dims
 // that these kernels take.
-std::vector<Case> prefill_cases() {
-    std::vector<Case> all;
-    for (const Case &c : covering_cases(Grid::kShort, 1))
-        if (c.n_new * c.group > 8 && c.head_dim <= 256)
-            all.push_back(c);
-    return all;
+void prompts_match_reference(void **) {
+    const auto is_prefill = [](const Case &c) {
+        return c.n_new * c.group > 8 && c.head_dim <= 256;
+    };
+    check_shapes(wanted_cases(covering_cases(Grid::kShort, 1), is_prefill), 4);
 }
-void prompts_match_reference(void **) { check_shapes(prefill_cases(), 4); }
 
 // Layers of latents that fit into the shared memory that emulation leaves: the others would run the
 // kernel without matrices.
 void latent_layers_match_reference(void **) {
     const uint32_t shared_bytes =
         test_device()->properties.limits.maxComputeSharedMemorySize - kEmulationBytes;
-    std::vector<Case> all;
-    for (const Case &c : latent_cases())
-        if (lk::vulkan::latent_matrix_shared_bytes(c.head_dim) <= shared_bytes)
-            all.push_back(c);
+    const auto fits = [&](const Case &c) {
+        return lk::vulkan::latent_matrix_shared_bytes(c.head_dim) <= shared_bytes;
+    };
+    const std::vector<Case> all = wanted_cases(latent_cases(), fits);
     assert_true(all.size() >= 30);
     check_shapes(all, 4);
 }

@@ -335,27 +335,26 @@ void idle_workers_have_variants(void **) {
     struct Expected {
         Head head;
         lk::Metadata metadata;
-        uint32_t columns;  // of a KV head
         uint32_t n_variants;
         uint32_t n_teams;  // of a wide workgroup
     };
-    const Expected all[] = {{{128, 0, 0, 0, 2, 256}, lk::Metadata::kF16, 4, 3, 4},
-                            {{128, 0, 256, 0, 4, 256}, lk::Metadata::kF16, 4, 3, 4},
-                            {{128, 256, 0, 0, 8, 256}, lk::Metadata::kF16, 4, 3, 4},
-                            {{32, 0, 32, 0, 2, 256}, lk::Metadata::kF8, 4, 1, 0}};
+    const Expected all[] = {{{128, 0, 0, 0, 2, 256}, lk::Metadata::kF16, 3, 4},
+                            {{128, 0, 256, 0, 4, 256}, lk::Metadata::kF16, 3, 4},
+                            {{128, 256, 0, 0, 8, 256}, lk::Metadata::kF16, 3, 4},
+                            {{32, 0, 32, 0, 2, 256}, lk::Metadata::kF8, 1, 0}};
     const lk::vulkan::Traits traits = device_with_matrices();
     for (const Expected &expected : all) {
         const Plan plan({Layer(kHeads, expected.head)}, expected.metadata, 256);
         DecodeRules rules(lk::default_allocator(), traits);
         assert_true(rules.open(plan.layout()));
         assert_true(rules.arithmetic(0) == lk::vulkan::DecodeArithmetic::kMatrix);
-        const uint32_t columns = rules.tile_columns(0, expected.columns);
+        const uint32_t columns = rules.tile_columns(0, 4);
         const uint32_t n_teams = rules.threads(0, columns) / 32;
         assert_int_equal(rules.n_variants(0, columns), expected.n_variants);
         const lk::vulkan::DecodeVariant first = rules.variant(0, columns, 0);
         assert_int_equal(first.threads, 32 * n_teams);
         assert_int_equal(first.page_parts, 1);
-        const lk::gpu::SplitShape shape = rules.shape(0, kHeads, expected.columns);
+        const lk::gpu::SplitShape shape = rules.shape(0, kHeads, 4);
         assert_int_equal(shape.n_idle, expected.n_variants - 1);
         for (uint32_t i = 0; i < shape.n_idle; ++i) {
             const lk::vulkan::DecodeVariant idle = rules.variant(0, columns, i + 1);

@@ -484,7 +484,6 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     total *= n_tiles;
     const SplitShape &shape = kind->split.shape;
     uint32_t best = 1;
-    kind->split.page_parts = 1;
     kind->split.variant = 0;
     for (uint32_t rounds = 2; rounds <= kMaxRounds; ++rounds)
         if (time_of(*kind, n_tiles, total, rounds) < time_of(*kind, n_tiles, total, best))

@@ -82,9 +82,11 @@ struct Split {
     uint32_t n_forms;     // of the layer
     uint32_t first_form;  // in the FormItems of all layers
     bool has_mixed;       // an item may have packed blocks of several forms
-    uint32_t page_parts;  // readers that take a page together
     uint32_t variant;     // of the kernels: 0, or 1 + i of shape.idle[i], which is in shape then
     SplitShape shape;
+
+    // Readers that take a page together.
+    uint32_t page_parts() const { return variant ? shape.idle[variant - 1].page_parts : 1; }
 };
 
 // The items of the pages of one form, which follow each other. With splits_packed_only the form
@@ -176,6 +178,9 @@ class Splits {
     void use_idle_workers(Kind *kind, uint32_t n_tiles, uint64_t total, uint32_t n_rounds);
     bool fits_at_once(const Kind &kind, uint32_t n_tiles, uint64_t total, uint32_t n_rounds) const;
     static uint32_t n_raw_of(const WorkTileBlocks &work_tile);
+    bool is_raw_part(const Kind &kind, size_t part) const {
+        return part % n_parts_ == kind.split.n_forms;
+    }
     const Part &raw_part(const WorkTileBlocks &work_tile) const {
         return parts_[static_cast<size_t>(&work_tile - work_tiles_.data() + 1) * n_parts_ - 1];
     }

@@ -81,10 +81,10 @@ void Splits::weigh(uint32_t byte_percent) {
 
 // As many times as each reader of n_splits items takes a KV tile, in the fewest items.
 uint32_t Splits::fewest_splits(const Kind &kind, size_t part, uint32_t n_splits) const {
-    const bool is_raw = part % n_parts_ == kind.split.n_forms;
+    const bool is_raw = is_raw_part(kind, part);
     const uint32_t n_pages = parts_[part].n_pages;
     const uint32_t n_readers =
-        kind.split.shape.n_readers / (is_raw || !n_pages ? 1 : kind.split.page_parts);
+        kind.split.shape.n_readers / (is_raw || !n_pages ? 1 : kind.split.page_parts());
     const uint64_t n_kv_tiles = is_raw    ? uint64_t{kBlockTiles} * n_pages
                                 : n_pages ? n_pages
                                           : block_tiles(work_tiles_[part / n_parts_]);
@@ -136,12 +136,12 @@ uint32_t Splits::n_raw_of(const WorkTileBlocks &work_tile) {
 bool Splits::fits_at_once(const Kind &kind, uint32_t n_tiles, uint64_t total,
                           uint32_t n_rounds) const {
     const SplitShape &shape = kind.split.shape;
-    const uint32_t most_pages = shape.n_readers / kind.split.page_parts;  // of an item
+    const uint32_t most_pages = shape.n_readers / kind.split.page_parts();  // of an item
     uint64_t n_items = 0;
     for (size_t p = 0; p < parts_.size(); ++p) {
         if (!parts_[p].is_used)
             continue;
-        if (kind.split.variant && parts_[p].n_pages && p % n_parts_ == kind.split.n_forms)
+        if (kind.split.variant && parts_[p].n_pages && is_raw_part(kind, p))
             return false;
         n_items += kind.split.variant
                        ? std::max<uint64_t>(ceil_div(parts_[p].n_pages, most_pages), 1)
@@ -162,7 +162,6 @@ void Splits::use_idle_workers(Kind *kind, uint32_t n_tiles, uint64_t total, uint
     for (uint32_t i = shape.n_idle; i > 0 && !kind->split.variant; --i) {
         Kind idle = *kind;
         idle.split.variant = i;
-        idle.split.page_parts = shape.idle[i - 1].page_parts;
         idle.split.shape.n_workers = shape.idle[i - 1].n_workers;
         idle.split.shape.n_readers = shape.idle[i - 1].n_readers;
         if (fits_at_once(idle, n_tiles, total, n_rounds)) {

@@ -363,8 +363,8 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns)
     shape.n_idle = n_variants(layer, columns) - 1;
     for (uint32_t i = 0; i < shape.n_idle; ++i) {
         const DecodeVariant idle = variant(layer, columns, i + 1);
-        const bool is_wide = has_wide_workgroups(layer, columns);
-        shape.idle[i] = {is_wide ? traits_.n_cores : n_workers, idle.threads / LK_LANES,
+        const uint32_t n_readers = idle.threads / LK_LANES;
+        shape.idle[i] = {n_readers > shape.n_readers ? traits_.n_cores : n_workers, n_readers,
                          idle.page_parts};
     }
     return shape;
